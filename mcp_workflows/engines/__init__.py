@@ -1,1 +1,1 @@
-"""The engines: every call to an adapter is bounded in time and counted here."""
+"""The engines: every adapter call has a time limit and is counted here."""

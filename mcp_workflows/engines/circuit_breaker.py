@@ -1,6 +1,6 @@
-"""A circuit breaker for polls of one engine: while the engine is silent, one probe at a time is sent to it.
+"""A circuit breaker for polls of one engine: while the engine is silent, it gets one probe at a time.
 
-Starts, answers and cancellations of clients are always tried.
+Clients' starts, answers and cancellations are always sent.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Final
 
 from mcp_workflows.errors import AdapterBroke, EngineError, EngineUnavailable
 
-_TIME_ALONE_FOR: Final = timedelta(hours=12)  # later, a time without its date misleads
+_TIME_ALONE_FOR: Final = timedelta(hours=12)  # after this, a time without a date misleads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitSettings:
     """The thresholds and pauses of the circuit; in seconds, except for `failures`."""
 
-    failures: int = 3  # polls without an answer in a row open it
-    longest: float = 3.0  # so does a single one that took so long, unless another call was answered meanwhile
-    waited: float = 2.0  # a poll that its caller cancelled after so long counts as one without an answer
-    first_pause: float = 0.5  # between the end of a probe and the next one
-    longest_pause: float = 4.0  # the pause doubles up to this, so that recovery shows soon
+    failures: int = 3  # consecutive polls without an answer that open it
+    longest: float = 3.0  # a single poll this slow opens it, too, unless another call was answered meanwhile
+    waited: float = 2.0  # a poll cancelled by its caller after this time counts as unanswered
+    first_pause: float = 0.5  # between a probe's end and the next probe
+    longest_pause: float = 4.0  # the pause doubles up to this, so that recovery is noticed soon
     known_for: float = 10.0  # after the last failure; later, silence is no longer assumed
 
 
@@ -34,7 +34,7 @@ SETTINGS: Final = CircuitSettings()
 
 
 class Circuit:
-    """The state of one engine, known from the calls of this process: does it answer polls?"""
+    """The state of one engine as this process's calls show it: whether it answers polls."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Circuit:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         on_change: Callable[[str | None], None] = lambda _: None,
     ) -> None:
-        """`clock` counts seconds.
+        """Close the circuit. `clock` counts seconds.
 
         `on_change` is called with the reason when the circuit opens, and with None when it closes.
         """
@@ -52,19 +52,19 @@ class Circuit:
         self.clock = clock
         self._now = now
         self._on_change = on_change
-        self.failures = 0  # in a row
-        self._since: datetime | None = None  # when the first of these began
-        self._reason = ""  # the error of the last of them
-        self._failed = self._answered = float("-inf")  # when the last poll did
+        self.failures = 0  # consecutive
+        self._since: datetime | None = None  # beginning of the first of these
+        self._reason = ""  # error of the last of these
+        self._failed = self._answered = float("-inf")  # times of the last unanswered and answered polls
         self._open = self._probing = False
         self._pause = settings.first_pause
         self._next_probe = 0.0
 
     @property
     def silence(self) -> str | None:
-        """The reason why a poll is not worth waiting for now, or None.
+        """The reason why waiting for a poll is not worthwhile now, or None.
 
-        After `known_for` seconds without a call the silence is no longer assumed, unless a probe is in progress.
+        Without a call for `known_for` seconds, silence is no longer assumed, unless a probe is in progress.
         """
         known = self._probing or self.clock() - self._failed < self._settings.known_for
         return self._message if self._open and known else None
@@ -79,10 +79,10 @@ class Circuit:
             self.release(is_probe=is_probe)
 
     def admit(self) -> bool:
-        """Begin a poll; return True if it is the probe, as the circuit is open. `release` ends it.
+        """Begin a poll, and return True if it is the probe of an open circuit; `release` ends it.
 
         Raises:
-            EngineUnavailable: the circuit is open and it is not time for a probe; nothing was sent.
+            EngineUnavailable: the circuit is open and no probe is due; nothing was sent.
         """
         if not self._open:
             return False
@@ -98,8 +98,9 @@ class Circuit:
     def record(self, began: float, error: BaseException | None, *, refusal_is_answer: bool = True) -> None:
         """Record the outcome of one call; `began` comes from `clock`.
 
-        With `refusal_is_answer=False` a refusal proves nothing: the adapter may have refused without asking the engine.
-        A defect of the adapter says nothing about the engine, nor does a call that its caller cancelled soon.
+        With `refusal_is_answer=False` a refusal proves nothing, because the adapter may refuse without calling the
+        engine. An adapter's defect shows nothing about the engine, and neither does a call that its caller cancelled
+        soon.
         """
         match error:
             case None:
@@ -110,7 +111,7 @@ class Circuit:
                 pass
             case EngineUnavailable(throttled=False):
                 self._fail(began, str(error))
-            case EngineUnavailable(sent=True):  # throttled by our own quota, before it was sent, it is no answer
+            case EngineUnavailable(sent=True):  # if our own quota throttled it before it was sent, it is no answer
                 self._succeed()
             case BaseException() if not isinstance(error, Exception) and self.clock() - began >= self._settings.waited:
                 self._fail(began, "no answer yet")
@@ -150,4 +151,4 @@ class Circuit:
         return self.failures >= self._settings.failures or waited >= self._settings.longest
 
     def _jittered(self) -> float:
-        return self._pause * random.uniform(0.5, 1.0)  # noqa: S311  # so that replicas do not probe at the same moments
+        return self._pause * random.uniform(0.5, 1.0)  # noqa: S311  # so that replicas do not probe simultaneously

@@ -1,4 +1,4 @@
-"""The configured engines by name: their adapters' lifetimes, and every call to them, bounded in time and counted."""
+"""The configured engines by name: their adapters' lifetimes, and every call to them, limited in time and counted."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from mcp_workflows.telemetry import Api, EngineCallRecord, Telemetry, outcome_of
 
 logger = logging.getLogger(__name__)
 
-CALL_TIMEOUT = 10.0  # seconds for one call to an engine, its own retries included
+CALL_TIMEOUT = 10.0  # seconds for one call to an engine, including its retries
 _POLLS: Final = frozenset({"describe", "describe_many"})  # not made while the engine is known to be silent
 _COUNTED: Final = _POLLS | {"find", "start"}  # their outcome shows whether the engine answers
 _BROKEN: Final = "the adapter of engine %r broke the contract%s"
@@ -73,7 +73,7 @@ NotesOf = Callable[[str], Notes]
 class ExecutionDigest(NamedTuple):
     """The part of an execution that shows whether it has changed; 10,000 of these are kept in memory."""
 
-    mark: int  # differs when the visible parts of the execution do
+    mark: int  # differs if the visible parts of the execution do
     status: Status
 
 
@@ -88,7 +88,7 @@ class Engines:
         notes: NotesOf | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
-        """`call_timeout`: seconds for one call. `notes`: storage for adapters that keep notes, if there is a store."""
+        """Keep the adapters. `call_timeout`: seconds for a call. `notes`: storage for adapters, if there is a store."""
         self._notes = notes
         self._opened: Mapping[str, OpenEngine] = {
             name: OpenEngine(name, each, notes) for name, each in adapters.items()
@@ -96,14 +96,14 @@ class Engines:
         self._call_timeout = call_timeout
         self.telemetry = telemetry or Telemetry()
         self._group: TaskGroup | None = None
-        self.swapped = anyio.Event()  # set by the next `use`, which puts a new event here
+        self.swapped = anyio.Event()  # set and replaced by the next `use`
 
     async def __aenter__(self) -> Self:
         self._group = await anyio.create_task_group().__aenter__()
         try:
             await self._open(list(self._opened.values()))
         except BaseException:
-            await self._group.__aexit__(None, None, None)  # it would wrap what it is given
+            await self._group.__aexit__(None, None, None)  # with an error it would wrap it
             raise
         return self
 
@@ -112,12 +112,12 @@ class Engines:
     ) -> None:
         for opened in self._opened.values():
             opened.stop()
-        await self._tasks.__aexit__(None, None, None)  # likewise; on Trio it returns True
+        await self._tasks.__aexit__(None, None, None)  # with an error it would wrap it; on Trio it returns True
 
     # --- the adapters
 
     async def opened(self, adapters: Mapping[str, Adapter]) -> Mapping[str, OpenEngine]:
-        """Open these adapters and return them for `use`; adapters that are in use already are not opened again.
+        """Open these adapters and return them for `use`; adapters already in use are not opened again.
 
         Raises:
             ConfigError: one of them cannot be opened; nothing has changed.
@@ -135,7 +135,7 @@ class Engines:
         return {name: same.get(name) or new[name] for name in adapters}
 
     def use(self, opened: Mapping[str, OpenEngine]) -> None:
-        """Replace the adapters in use; each of the others is closed when its last call has finished."""
+        """Replace the adapters in use; each removed one is closed when its last call has finished."""
         before, self._opened = self._opened, opened
         swapped, self.swapped = self.swapped, anyio.Event()
         swapped.set()
@@ -155,7 +155,7 @@ class Engines:
 
     @property
     def keys(self) -> Mapping[str, str]:
-        """The names of the engines by the keys of their rows; rows without an identity have the name as their key."""
+        """The names of the engines by the keys of their rows; the key of a row without an identity is the name."""
         return {key: name for name in self._opened for key in (engine_key(name, self.identity(name)), name)}
 
     def identity(self, name: str) -> str:
@@ -164,7 +164,7 @@ class Engines:
         return "" if opened is None else opened.identity
 
     def is_foreign(self, task: Task) -> bool:
-        """True if the engine of this name is not the one that the task was created for."""
+        """Return True if the engine of this name is not the one that the task was created for."""
         opened = self._opened.get(task.engine)
         return opened is not None and task.identity not in ("", opened.identity)
 
@@ -178,7 +178,7 @@ class Engines:
             raise EngineUnavailable(FOREIGN, sent=False, silent=False)
 
     def get(self, name: str) -> Adapter | None:
-        """Return the adapter of an engine, to see which capabilities it has."""
+        """Return the adapter of an engine, for checking its capabilities."""
         opened = self._opened.get(name)
         return None if opened is None else opened.adapter
 
@@ -193,13 +193,13 @@ class Engines:
         return opened is not None and opened.has(capability)
 
     def hinting(self) -> Mapping[str, Adapter]:
-        """Return the adapters that may tell which executions have changed, by engine."""
+        """Return the adapters that may report changed executions, by engine."""
         return {name: opened.adapter for name, opened in self._opened.items() if opened.has(Hints)}
 
     # --- calls
 
     def allowance(self, name: str) -> Allowance | None:
-        """Return the rates that the engine's quotas allow now; None if it has no quotas, or its adapter cannot tell."""
+        """Return the rates that the engine's quotas allow now; None: no quotas, or the adapter failed."""
         adapter = self.get(name)
         try:
             with _contained(name):
@@ -208,12 +208,12 @@ class Engines:
             return None
 
     def silence(self, name: str) -> str | None:
-        """Return the reason if a poll of this engine is not worth waiting for now, or None."""
+        """Return why waiting for a poll of this engine is not worthwhile now, or None."""
         opened = self._opened.get(name)
         return None if opened is None else opened.circuit.silence
 
     def is_prompt(self, name: str) -> bool:
-        """Return True if the engine answered the last call that anybody waited for."""
+        """Return True if the engine answered the last call whose outcome was recorded."""
         opened = self._opened.get(name)
         return opened is not None and not opened.circuit.failures
 
@@ -221,7 +221,7 @@ class Engines:
         """Count the body as a poll of this engine.
 
         Raises:
-            EngineUnavailable: the engine is known to be silent, and it is not time for a probe.
+            EngineUnavailable: the engine is known to be silent, and no probe is due.
         """
         opened = self._opened.get(name)
         return nullcontext() if opened is None else opened.circuit.admitted()
@@ -229,12 +229,12 @@ class Engines:
     def calling(self, engine: str | Task, *, api: Api = "other", bounded: bool = True) -> EngineCall:
         """Return a context manager for one call, which yields the adapter of this name, or of this task.
 
-        Pass the task whenever the call is about one, so that no other engine gets it. `api` names the call in metrics.
-        `bounded=False` is for calls that last as long as they need. While an engine is known to be silent, polls it
-        are refused, except for one probe at a time: see `Circuit`.
+        Pass the task whenever the call concerns one, so that no other engine receives it. `api` names the call in
+        metrics. `bounded=False` is for calls without a time limit. While an engine is known to be silent, polls are
+        refused, except for one probe at a time: see `Circuit`.
 
         Raises:
-            EngineError: raised by the adapter; `EngineUnavailable` when time is up, `AdapterBroke` when it broke.
+            EngineError: raised by the adapter; `EngineUnavailable` after the time limit, `AdapterBroke` for a defect.
         """
         if isinstance(engine, Task):
             self.check_identity(engine)
@@ -243,12 +243,12 @@ class Engines:
 
     @property
     def stopped(self) -> Sequence[str]:
-        """The engines whose workflows this process should run, and does not."""
+        """The engines whose workflows this process should run, but does not."""
         adapters = self.adapters.items()
         return [name for name, each in adapters if isinstance(each, Limited) and each.allowance.runs_here is False]
 
     async def hints(self, engine: str, changed: Callable[[str], None]) -> None:
-        """Call `changed` with each handle that the engine reports as changed; return if it never will report any.
+        """Call `changed` with each handle that the engine reports as changed; return if it will never report any.
 
         Raises:
             EngineError: the engine cannot report changes now.
@@ -258,7 +258,7 @@ class Engines:
                 await adapter.hints(changed)
 
     async def describe_many(self, engine: str, tasks: Sequence[Task]) -> Mapping[str, ExecutionDigest]:
-        """Ask for many executions in one call; return digests by task id of those that the engine reported.
+        """Poll many executions in one call; return digests by task id of those that the engine reported.
 
         Raises:
             EngineError: no answer.
@@ -275,7 +275,7 @@ class Engines:
     async def list_ended(self, engine: str, workflow: str, since: datetime) -> Sequence[EndedExecution]:
         """Return executions of this workflow that ended at this time or later; see `ListsEnded.list_ended`.
 
-        There are none if the engine cannot list them.
+        Empty if the engine cannot list them.
 
         Raises:
             EngineError: no answer, or the workflow cannot be listed.
@@ -288,7 +288,7 @@ class Engines:
         """Return when the execution may have ended; this can take as long as the execution does.
 
         Raises:
-            EngineError: the engine cannot be waited for now.
+            EngineError: waiting is impossible now.
         """
         async with self.calling(task, api="wait", bounded=False) as adapter:
             if isinstance(adapter, Waits) and task.handle is not None:
@@ -317,9 +317,9 @@ class Engines:
 class EngineCall:
     """One call to an engine, as an async context manager that yields the adapter.
 
-    It is bounded in time, counted, timed, told to the engine's circuit, and a span of the current trace. An unexpected
-    error of the adapter is logged and becomes `AdapterBroke`: see docs/decisions/0002. One class does all of it, as
-    each request passes here.
+    It limits the call's time, counts and times it, reports it to the engine's circuit, and makes it a span of the
+    current trace. An unexpected error of the adapter is logged and becomes `AdapterBroke`: see docs/decisions/0002. One
+    class does all of it, because every request passes here.
     """
 
     __slots__ = ("_api", "_began", "_is_probe", "_name", "_opened", "_record", "_scope", "_seconds", "_telemetry")
@@ -327,7 +327,7 @@ class EngineCall:
     def __init__(
         self, name: str, opened: OpenEngine | None, telemetry: Telemetry, api: Api, seconds: float | None
     ) -> None:
-        """`seconds`: the time limit; None: there is none."""
+        """Prepare the call. `seconds` is the time limit; None: no limit."""
         self._name = name
         self._opened = opened
         self._telemetry = telemetry
@@ -360,11 +360,11 @@ class EngineCall:
         assert opened is not None
         assert record is not None
         if self._scope is not None:
-            self._scope.__exit__(kind, error, trace)  # what it returns differs between asyncio and Trio
+            self._scope.__exit__(kind, error, trace)  # its result differs between asyncio and Trio
         is_late = self._scope is not None and self._scope.cancelled_caught
         failure = self._late() if is_late else self._failure(error)
         if self._api in _COUNTED:
-            is_poll = self._api in _POLLS  # adapters refuse some starts by themselves
+            is_poll = self._api in _POLLS  # adapters may refuse starts without calling the engine
             opened.circuit.record(self._began, failure, refusal_is_answer=is_poll)
         if self._is_probe:
             opened.circuit.release(is_probe=True)
@@ -384,7 +384,7 @@ class EngineCall:
         if isinstance(error, Exception):  # third-party code
             logger.error(_BROKEN, self._name, "", exc_info=error)
             return _broken(error)
-        task = asyncio.current_task()  # anyio does not tell of a cancellation by others than its scopes
+        task = asyncio.current_task()  # anyio does not report a cancellation outside its scopes
         if isinstance(error, anyio.get_cancelled_exc_class()) and task is not None and not task.cancelling():
             return EngineUnavailable("its adapter gave up (cancelled)")
         return error  # the caller was cancelled
@@ -394,7 +394,7 @@ class EngineCall:
 
 
 class OpenEngine:
-    """One adapter and its lifetime, in a task of its own: adapters that are swapped one by one do not nest."""
+    """One adapter and its lifetime, in a separate task, because adapters that are swapped one by one do not nest."""
 
     def __init__(self, name: str, adapter: Adapter, notes: NotesOf | None = None) -> None:
         self.name = name
@@ -408,7 +408,7 @@ class OpenEngine:
         self._has: dict[type[object], bool] = {}
 
     def has(self, capability: type[object]) -> bool:
-        """Return True if the adapter has this capability; kept, as each poll asks and a protocol is slow to check."""
+        """Return True if the adapter has this capability; cached, because each poll checks it, which is slow."""
         if capability not in self._has:
             self._has[capability] = isinstance(self.adapter, capability)
         return self._has[capability]
@@ -432,7 +432,7 @@ class OpenEngine:
                 await self._stopping.wait()
                 with anyio.move_on_after(call_timeout if self._calls else 0):
                     await self._idle.wait()
-        except Exception as error:  # third-party code; one that fails to close must not end the other engines
+        except Exception as error:  # third-party code; a failing close must not end the other engines
             if not opened and isinstance(error, ConfigError):
                 raise ConfigError(f"engine {self.name}: {error}") from None
             if not opened:
@@ -441,7 +441,7 @@ class OpenEngine:
 
     @cached_property
     def routes(self) -> Mapping[str, Route]:
-        """The HTTP routes of the adapter by path; they come from its settings, so it need not be open."""
+        """The HTTP routes of the adapter by path. They come from its settings, so it need not be open."""
         if not isinstance(self.adapter, Routes):
             return {}
         try:
@@ -451,29 +451,29 @@ class OpenEngine:
             return {}
 
     def stop(self) -> None:
-        """Close the adapter when no bounded call is in progress."""
+        """Close the adapter once no bounded call is in progress."""
         self._stopping.set()
 
     def begin(self, *, bounded: bool) -> None:
-        """Count a call that begins; closing waits for bounded calls only."""
+        """Count the beginning of a call; closing waits only for bounded calls."""
         self._calls += bounded
 
     def end(self, *, bounded: bool) -> None:
-        """Count a call that has ended."""
+        """Count the end of a call."""
         self._calls -= bounded
         if not self._calls and self._stopping.is_set():
             self._idle.set()
 
 
 def validated(execution: Execution) -> Execution:
-    """Return the execution as it can be stored: JSON only, and texts for people without invisible characters.
+    """Return the execution in a form that can be stored: only JSON, and texts for people without invisible characters.
 
-    If the output is no JSON, the task has failed for that reason. If the code, data or details of a failure cannot be
-    stored, they are left out: the execution has ended all the same. JSON has no number that is not finite, so a
-    progress or total like that counts as unknown.
+    If the output is not JSON, the task fails for that reason. If the code, data or details of a failure cannot be
+    stored, they are left out, because the execution has ended anyway. JSON has no infinite or NaN numbers, so such
+    progress or totals count as unknown.
 
     Raises:
-        EngineUnavailable: the adapter returned no execution, so nothing is known, or its workflow asks under our key.
+        EngineUnavailable: the adapter returned no execution, so nothing is known, or its workflow asks with our key.
     """
     try:
         kept = replace(execution, progress=_finite(execution.progress))
@@ -495,7 +495,7 @@ def validated(execution: Execution) -> Execution:
 
 
 def digest_of(execution: Execution) -> ExecutionDigest:
-    """Return the digest of an execution: it differs if the status, message, progress or questions do."""
+    """Return the digest of an execution: it differs if the status, message, progress, steps or questions do."""
     seen = (execution.status, execution.message, execution.progress, tuple(sorted(execution.requests)))
     return ExecutionDigest(hash((*seen, execution.steps, execution.cancel_requested)), execution.status)
 
@@ -523,9 +523,9 @@ def _broken(error: Exception) -> AdapterBroke:
 
 
 def _readable(execution: Execution) -> Execution:
-    """Clean all that people are told and shown, with stars for credentials: see `redaction`.
+    """Clean all texts for people and mask credentials: see `redaction`.
 
-    Questions keep their links to pages; the texts of those of gates are clean already.
+    Questions keep their links to pages; the texts of gates' questions are already clean.
     """
     failure, status = execution.failure, execution.status
     message = None if execution.message is None else cleaned(mask(execution.message))
@@ -556,12 +556,12 @@ def _readable(execution: Execution) -> Execution:
 
 
 def _name(text: str, limit: int = MAX_STEP_NAME) -> str:
-    """Return a name on one line, so that no part of it passes for another line."""
+    """Return a name on one line, so that no part of it looks like another line."""
     return cleaned(text, limit).replace("\n", " ")
 
 
 def _shown(request: InputRequest) -> InputRequest | None:
-    """Return a question as people may see it; None if it is too large, or sends people to an unsafe address."""
+    """Return a question as people may see it; None if it is too large, or links to an unsafe address."""
     known = {name: each for name, each in request.params.items() if name in _QUESTION}
     is_page = known.get("mode") == "url" or "url" in known
     if len(json.dumps(known)) > MAX_QUESTION or (is_page and safe_link(known.get("url")) is None):
@@ -575,7 +575,7 @@ def _shown(request: InputRequest) -> InputRequest | None:
 
 
 def _finite(progress: Progress | None) -> Progress | None:
-    """Return the progress without a total that is no finite float; None if its value is none."""
+    """Return the progress without a total that is not a finite float; None if its value is not."""
     if progress is None or not abs(progress.value) <= float_info.max:  # also for NaN, and for an int of any size
         return None
     return progress if abs(progress.total or 0) <= float_info.max else replace(progress, total=None)
@@ -584,6 +584,6 @@ def _finite(progress: Progress | None) -> Progress | None:
 def _as_json(execution: Execution) -> bytes:
     try:
         return _EXECUTION.dump_json(execution)
-    except PydanticSerializationError:  # half a surrogate pair somewhere in it, which JSON allows and UTF-8 does not
+    except PydanticSerializationError:  # it has an unpaired surrogate, which JSON allows and UTF-8 does not
         plain = json.loads(json.dumps(asdict(execution), default=datetime.isoformat), parse_constant=lambda _: None)
         return json.dumps(plain, ensure_ascii=False).encode("utf-8", "replace")

@@ -1,7 +1,7 @@
 """The poller: one poll at a time per execution, shared by all requests and followers.
 
-Two background loops per engine decide when to poll: one polls due executions one by one, the other one polls in
-batches, with one call for many executions. Both keep to one rate limit.
+Two background loops per engine decide when to poll: one polls due executions individually, the other in batches, with
+one call for many executions. Both share one rate limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mcp_workflows.telemetry import detach_trace
 
 logger = logging.getLogger(__name__)
 
-_NEWS: Final = ("updated", "ended", "handle")  # what other replicas read the row for
+_NEWS: Final = ("updated", "ended", "handle")  # the changes for which other replicas read the row
 Poll = Callable[[Task, Task | None, Callable[[], None]], Awaitable[tuple[Task, str | None]]]
 Listener = Callable[[Task], Awaitable[bool | None]]
 
@@ -38,8 +38,8 @@ Listener = Callable[[Task], Awaitable[bool | None]]
 class Poller:
     """Polls executions: one at a time each, cached for a moment, less often with age and load.
 
-    `poll` asks the engine and stores the result. It gets the task, the row if that was just read, and a function to
-    call when it makes the request; it returns the task, and the reason if the result could not be saved. Batches,
+    `poll` polls the engine and stores the result. It receives the task, the row if that was just read, and a function
+    to call when it sends the request; it returns the task, and the reason if the result could not be saved. Batches,
     long polls and hints only decide when to poll.
     """
 
@@ -50,7 +50,7 @@ class Poller:
         policy: PollingPolicy = DEFAULT_POLICY,
         peers: Peers = ALONE,
     ) -> None:
-        """`peers` are the other replicas."""
+        """Keep the parts; `peers` are the other replicas."""
         self._poll = poll
         self._peers = peers
         self._engines = engines
@@ -76,11 +76,11 @@ class Poller:
         return await self._stack.__aexit__(kind, error, trace)
 
     async def poll(self, task: Task, *, urgent: bool = False) -> Task:
-        """Return the task, just read, after a fresh poll, or after one so recent that another is not worth it.
+        """Return the given, just read task after a fresh poll, or after one so recent that another is not worthwhile.
 
-        A state that could not be saved is returned all the same: see `unsaved`. When too many polls are due, the known
-        state is good enough for longer (see `interval`) unless `urgent`. An execution without a known state waits for
-        its turn.
+        A state that could not be saved is still returned: see `unsaved`. When too many polls are due, the known state
+        is good enough for longer (see `interval`) unless `urgent`. An execution without a known state waits for its
+        turn.
 
         Raises:
             EngineError, StoreError: raised by the poll; the error is cached for a moment, too.
@@ -106,17 +106,17 @@ class Poller:
         return entry.latest(task)
 
     def latest(self, task: Task) -> Task:
-        """Return the task of the last poll, or the given one, just read, if that is newer."""
+        """Return the task of the last poll, or the given, just read task if that is newer."""
         entry = self._schedule(task.engine).entries.get(task.id)
         return task if entry is None else entry.latest(task)
 
     def unsaved(self, task: Task) -> str | None:
-        """Return the reason why the last poll is not in the store, or None if it is."""
+        """Return why the last poll is not in the store, or None if it is."""
         entry = self._schedule(task.engine).entries.get(task.id)
         return None if entry is None else entry.unsaved
 
     def interval(self, task: Task) -> float:
-        """Return the seconds until the next poll is worthwhile; the number rises with the task's age and the load."""
+        """Return the seconds until the next poll is worthwhile; they grow with the task's age and the load."""
         schedule = self._schedule(task.engine)
         schedule.read_limits(anyio.current_time())
         return schedule.interval(task)
@@ -128,14 +128,14 @@ class Poller:
         return 0.0 if entry is None else schedule.age(entry)
 
     async def follow(self, task: Task, on_change: Listener, *, give_up_after: float = float("inf")) -> Task:
-        """Call `on_change` with the task now and at each change that clients can see.
+        """Call `on_change` with the task now and after each change that clients can see.
 
-        Returns the task when it has ended, or when `on_change` returned True to stop.
+        Return the task when it has ended, or when `on_change` returned True to stop.
 
         Raises:
             ServerStopping: the server is stopping.
-            EngineUnavailable, EngineRefused: no poll got an answer for `give_up_after` seconds;
-                throttling counts as an answer.
+            EngineUnavailable, EngineRefused: no poll was answered for `give_up_after` seconds; throttling counts as
+                an answer.
         """
         async with self._followed(task) as entry:
             shown: Task | None = None
@@ -167,7 +167,7 @@ class Poller:
         return self._stopped
 
     def note(self, task: Task) -> None:
-        """Tell followers of a change to the task at once, also while the engine does not answer."""
+        """Notify followers of a change to the task at once, even while the engine does not answer."""
         if entry := self._entry(task.id):
             entry.task = entry.latest(task)
             entry.notify()
@@ -189,7 +189,7 @@ class Poller:
             self._long_polls.drop(task_id)
 
     def hint(self, engine: str, handle: str, *, forwarded: bool = False) -> None:
-        """Note a hint of the engine. A webhook, or a message of a queue, may reach another replica than the owner."""
+        """Record a hint of the engine. A webhook or queue message may reach a replica other than the owner."""
         schedule = self._schedules.get(engine)
         is_ours = schedule is not None and schedule.hint(handle, forwarded=forwarded)
         if not (is_ours or forwarded):
@@ -198,17 +198,17 @@ class Poller:
     # --- other replicas
 
     def needs_row(self, task_id: str) -> bool:
-        """True if somebody here waits for news of the task."""
+        """Return True if a caller here waits for news of the task."""
         entry = self._entry(task_id)
         return entry is not None and (entry.is_followed or entry.poll_finished is not None)
 
     def note_remote(self, task_id: str, began: float, interval: float, *, is_batch: bool) -> None:
-        """Note a poll of another replica, or its batch; if the row has changed, `note` it first."""
+        """Record a poll of another replica, or its batch; if the row has changed, `note` it first."""
         if entry := self._entry(task_id):
             self._schedule(entry.task.engine).note_remote(entry, began, interval, is_batch=is_batch)
 
     def note_remote_change(self, task: Task) -> None:
-        """Note a row that another replica has changed, perhaps by a cancellation; its owner polls."""
+        """Record a row that another replica has changed, perhaps by a cancellation; its owner polls."""
         self.note(task)
         if self._peers.is_mine(task.id):
             self._refresh(task.id)
@@ -228,7 +228,7 @@ class Poller:
             schedule.follow(entry)
 
     def reshard(self) -> None:
-        """Schedule the followed executions anew, as some have other owners now."""
+        """Reschedule the followed executions, because some have other owners now."""
         for schedule in self._schedules.values():
             for entry in schedule.entries.values():
                 if entry.is_followed and not entry.task.ended:
@@ -238,7 +238,7 @@ class Poller:
                     schedule.follow(entry)
 
     def renew_interest(self) -> None:
-        """Ask the owners once more to poll the executions that have followers here; forget what nobody asks for."""
+        """Ask the owners again to poll the executions followed here; drop the waits that are no longer needed."""
         for task_id in self._long_polls.task_ids:
             self._drop_unneeded_wait(task_id)
         for task_id in self._following:
@@ -248,10 +248,10 @@ class Poller:
     # --- polls
 
     async def _share_poll(self, schedule: PollSchedule, entry: CacheEntry, row: Task | None) -> None:
-        """Join the poll in progress, or make one.
+        """Join the poll in progress, or start one.
 
-        A poll that only reads from a prompt engine is made by its caller; if that is cancelled, those that joined make
-        another one. Any other poll is a task, and goes on after its callers have given up.
+        The caller itself makes a poll that only reads from a prompt engine; if the caller is cancelled, those that
+        joined make another one. Any other poll is a separate task, and continues after its callers have given up.
         """
         if entry.poll_in_progress is not None:
             await entry.poll_in_progress.wait()
@@ -264,7 +264,7 @@ class Poller:
             await self._begin_poll(entry, row).wait()
 
     def _begin_poll(self, entry: CacheEntry, row: Task | None = None) -> anyio.Event:
-        """Poll in a task of its own; return the event of its end."""
+        """Poll in a separate task; return the event of its end."""
         entry.poll_in_progress = is_over = anyio.Event()
         self._tasks.start_soon(self._poll_once, entry, row)
         return is_over
@@ -287,7 +287,7 @@ class Poller:
                 changed = any(getattr(entry.task, name) != getattr(before, name) for name in _NEWS)
                 self._peers.publish(entry.task.id, began, schedule.interval(entry.task), changed=changed)
         finally:
-            request_made()  # in case that no request was made
+            request_made()  # in case no request was made
             entry.finish_poll()
             schedule.note_poll(entry, anyio.current_time())
             self._poll_for_followers(entry)
@@ -300,7 +300,7 @@ class Poller:
         entry.failing = FOREVER if entry.error is None or throttled else min(entry.failing, entry.at)
 
     def _poll_for_followers(self, entry: CacheEntry) -> None:
-        """Poll at once a changed task that has followers."""
+        """Poll a changed task at once if it has followers."""
         if entry.is_followed and entry.task.ended is None:
             if self._peers.is_mine(entry.task.id):
                 self._long_polls.add(self._tasks, entry.task)
@@ -340,7 +340,7 @@ class Poller:
         return found
 
     async def _keep_going(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Run a background loop for ever, in no request's trace."""
+        """Run a background loop until cancelled, outside any request's trace."""
         detach_trace()
         while True:
             try:
@@ -357,7 +357,7 @@ class Poller:
 
 
 class BatchLoop:
-    """Polls one engine in batches: between polls, at the same rate limit; or by the engine's quota for lists."""
+    """Polls one engine in batches: between polls, within the same rate limit, or by the engine's quota for lists."""
 
     def __init__(self, schedule: PollSchedule, engines: Engines) -> None:
         self._schedule = schedule
@@ -367,7 +367,7 @@ class BatchLoop:
         self._pause = self._policy.batch_pauses[0]
 
     async def run(self) -> None:
-        """Poll batches of an engine that has quotas, beside all polls, for ever; polls that are due stay due."""
+        """Poll batches of an engine with quotas, in addition to all polls, until cancelled; due polls stay due."""
         while True:
             pause = self._policy.batch_check_every
             if anyio.current_time() >= self._schedule.peers.live_until:
@@ -380,7 +380,7 @@ class BatchLoop:
             await anyio.sleep(pause)
 
     async def poll_in_slot(self, due: Sequence[CacheEntry], now: float) -> Sequence[CacheEntry]:
-        """Poll the due entries that a batch can confirm; return those confirmed whose last poll is long ago."""
+        """Poll the due entries that a batch can confirm; return the confirmed ones whose last poll is long ago."""
         if not (batch := self._batch(due, now)):
             return []
         await anyio.sleep(max(0.0, self._batch_at + self._schedule.limits.batch_every - anyio.current_time()))
@@ -402,7 +402,7 @@ class BatchLoop:
         return sorted(unconfirmed, key=lambda entry: entry.polled)[: self._policy.confirmed_at_once]
 
     def _batch(self, due: Sequence[CacheEntry], now: float) -> Sequence[CacheEntry]:
-        """Return the due entries and, if there is room, those past half of their interval: that saves calls."""
+        """Return the due entries and, if there is room, those past half of their interval, which saves calls."""
         batch = [entry for entry in due if entry.batchable]
         if batch and len(batch) < self._policy.batch:
             halfway = (entry for entry in self._schedule.idle() if entry.at + entry.due <= 2 * now)
@@ -413,7 +413,7 @@ class BatchLoop:
         return batch[: self._policy.batch]
 
     def _wanted(self) -> Sequence[CacheEntry]:
-        """Return entries that are of interest and not suspected, those first whose last answer is oldest."""
+        """Return entries that are of interest and not suspected, those with the oldest last answer first."""
         schedule = self._schedule
         wanted = (
             entry
@@ -423,7 +423,7 @@ class BatchLoop:
         return nsmallest(schedule.limits.batch, wanted, key=lambda entry: entry.at)
 
     async def _poll_batch(self, batch: Sequence[CacheEntry]) -> bool:
-        """Ask for all of them in one call; return True if the engine answered."""
+        """Poll all of them in one call; return True if the engine answered."""
         began = anyio.current_time()
         try:
             found = await self._engines.describe_many(self._schedule.engine, [entry.task for entry in batch])
@@ -434,18 +434,18 @@ class BatchLoop:
         for number, entry in enumerate(batch):
             if number % self._policy.batch == 0:
                 await checkpoint()  # 10,000 without a pause would block the event loop
-            if self._schedule.has(entry):  # it was not forgotten meanwhile
+            if self._schedule.has(entry):  # it was not deleted meanwhile
                 self._compare(entry, found.get(entry.task.id), began)
         return True
 
     def _compare(self, entry: CacheEntry, found: ExecutionDigest | None, began: float) -> None:
-        """Compare a batch with the one before it, as batches show less than polls; the first one with the last poll."""
+        """Compare a batch with the previous one, because batches show less than polls; the first with the last poll."""
         known, first = entry.task.execution, entry.mark is None
         before = digest_of(known).mark if first else entry.mark
         entry.mark = None if found is None else found.mark
         changed = found is None or found.status in TERMINAL or found.mark != before
         if first and found is not None and self._schedule.limits.by_quota:
-            # with quotas a batch shows far less than a poll: a running execution proves no change
+            # with quotas a batch shows far less than a poll: a running execution does not prove a change
             changed = found.status not in (known.status, Status.RUNNING)
         if changed or entry.is_suspect:
             urgent = self._schedule.limits.by_quota if found is None else found.status is not known.status
@@ -457,10 +457,10 @@ class BatchLoop:
             if (peers := self._schedule.peers).replicas > 1:
                 peers.publish(entry.task.id, began, self._schedule.interval(entry.task), changed=None)
             if asked:
-                entry.notify()  # waiting requests; followers need changes only, and there may be 10,000
+                entry.notify()  # wakes waiting requests; followers need only changes, and there may be 10,000
 
     def _later(self, error: EngineError) -> None:
-        """Postpone the next batch; the known states stay, and single polls go on."""
+        """Postpone the next batch; the known states stay, and single polls continue."""
         logger.warning("engine %r answered no batch; retry in %g s: %s", self._schedule.engine, self._pause, error)
         self._schedule.batch_after = anyio.current_time() + self._pause
         self._pause = min(self._pause * 2, self._policy.batch_pauses[1])
@@ -478,12 +478,12 @@ class PollLoop:
         self._begin_poll = begin_poll
 
     async def run(self) -> None:
-        """Poll due entries, for ever."""
+        """Poll due entries, until cancelled."""
         schedule = self._schedule
         while True:
             schedule.awaited = anyio.Event()
             await self._round()
-            with anyio.move_on_after(self._policy.tick):  # a client that waits makes the next round begin at once
+            with anyio.move_on_after(self._policy.tick):  # a waiting client starts the next round at once
                 await schedule.awaited.wait()
             schedule.woken = anyio.Event()
             due = min((entry.due for entry in schedule.idle()), default=FOREVER)
@@ -494,7 +494,7 @@ class PollLoop:
     async def _round(self) -> None:
         """Poll a batch if it is time, then make a few polls: of suspected entries, then of those longest overdue.
 
-        Entries that a client asked for and that were never polled come before all: they have no state to return yet.
+        Requested entries that were never polled come first, because they have no state to return yet.
         """
         schedule, now = self._schedule, anyio.current_time()
         if now >= schedule.peers.live_until:
@@ -538,8 +538,8 @@ class PollLoop:
         """Return the entries to poll in this round.
 
         Suspected and other entries each get half of the round when there are enough of both, because changes that
-        batches never show keep an entry suspected for ever. With quotas most polls of other entries are in vain, so
-        they get less.
+        batches never show keep an entry suspected forever. With quotas most polls of other entries are unnecessary, so
+        these get less.
         """
         most = polls = self._policy.polls_per_round
         others = polls // 2

@@ -24,24 +24,24 @@ class CacheEntry:
     """One execution; all times are seconds of the event loop's clock. There may be 10,000 of these: keep it small."""
 
     task: Task  # at the last poll
-    error: WorkflowsError | None = None  # the reason why the last poll failed
-    unsaved: str | None = None  # the reason why the result of the last poll is not in the store
-    began: float = NEVER  # start of the last finished poll
+    error: WorkflowsError | None = None  # why the last poll failed
+    unsaved: str | None = None  # why the result of the last poll is not in the store
+    began: float = NEVER  # beginning of the last finished poll
     at: float = NEVER  # end of that poll, or time of the last batch that found no change
     answered: float = NEVER  # the engine's last answer about it
-    failing: float = FOREVER  # start of the time without answers; being throttled counts as an answer
-    polled: float = NEVER  # start of the last poll that got an answer
+    failing: float = FOREVER  # beginning of the time without answers; throttling counts as an answer
+    polled: float = NEVER  # beginning of the last answered poll
     suspected_at: float = NEVER  # the last batch or hint that gave a reason to poll
-    hinted: float = NEVER  # the last hint that was urgent
+    hinted: float = NEVER  # the last urgent hint
     stale_at: float = NEVER  # polls that began before this do not count
-    asked: float = NEVER  # the last request of a client
-    due: float = FOREVER  # the next poll in the background
-    mark: int | None = None  # of the digest from the last batch
+    asked: float = NEVER  # the last client request
+    due: float = FOREVER  # the next background poll
+    mark: int | None = None  # digest mark from the last batch
     poll_in_progress: anyio.Event | None = None  # set at its end
     poll_finished: anyio.Event | None = None  # for followers
     followers: int = 0
     wanted_until: float = NEVER  # another replica has followers
-    requested: float = NEVER  # when its owner was last asked to poll it for clients that poll
+    requested: float = NEVER  # when its owner was last asked to poll it for polling clients
     was_cut: bool = False  # the last poll ended with its caller, without an answer
 
     @property
@@ -56,7 +56,7 @@ class CacheEntry:
 
     @property
     def is_suspect(self) -> bool:
-        """True if a batch or hint gave a reason to poll, and no poll since then got an answer."""
+        """True if a batch or hint gave a reason to poll, and no later poll was answered."""
         return self.suspected_at > self.polled
 
     @property
@@ -71,13 +71,13 @@ class CacheEntry:
 
     @property
     def listed(self) -> bool:
-        """True if a batch can tell that the execution still runs."""
+        """True if a batch can show that the execution is still running."""
         task = self.task
         undelivered = task.cancel_requested is not None and not task.cancel_delivered
         return task.handle is not None and not (undelivered or self.stale)
 
     def latest(self, task: Task) -> Task:
-        """Return the task of the last poll, or the row at hand if that was changed since, perhaps by a replica."""
+        """Return the task of the last poll, or the given row if it was changed since, perhaps by a replica."""
         return task if self.stale and not self.task.ended else self.since(task)
 
     def since(self, known: Task) -> Task:
@@ -87,7 +87,7 @@ class CacheEntry:
         return known if newer and not seen.ended else seen
 
     def note_remote(self, began: float, *, is_batch: bool) -> None:
-        """Note a poll of another replica, whose row is known here; or its batch, which shows less."""
+        """Record a poll of another replica, whose row is known here, or its batch, which shows less."""
         if began <= (self.at if is_batch else self.began):
             return
         if not is_batch:
@@ -116,7 +116,7 @@ class CacheEntry:
 
 
 class SuspectQueue:
-    """The entries with a reason to poll them, in the order of the reasons; each entry is in the queue once."""
+    """The entries with a reason to poll them, in the order of the reasons; each entry is queued once."""
 
     def __init__(self) -> None:
         self._entries: dict[CacheEntry, bool] = {}
@@ -128,7 +128,7 @@ class SuspectQueue:
             self._entries[entry] = urgent or self._entries.get(entry, False)
 
     def drop(self, entry: CacheEntry) -> None:
-        """Remove an entry: a poll of it begins, or it is forgotten."""
+        """Remove an entry, because a poll of it begins, or it is deleted."""
         self._entries.pop(entry, None)
 
     def resolve(self, entry: CacheEntry) -> bool:
@@ -163,7 +163,7 @@ class HandleIndex:
         return self._named.get(handle, ())
 
     def add(self, entry: CacheEntry) -> bool:
-        """Add an entry; return True if it has a handle and was not in the index before."""
+        """Add an entry; return True if it has a handle and was not indexed before."""
         handle = entry.task.handle
         if handle is None or entry in self.of(handle):
             return False
@@ -181,7 +181,7 @@ class HandleIndex:
 
 
 class PollSchedule:
-    """The entries of one engine, the time each is due, and the engine's limits; the loops act on it."""
+    """The entries of one engine, the time when each is due, and the engine's limits; the loops act on it."""
 
     def __init__(self, engine: str, engines: Engines, policy: PollingPolicy, peers: Peers) -> None:
         self.engine = engine
@@ -195,9 +195,9 @@ class PollSchedule:
         self.policy = policy
         self.peers = peers
         self._resharded = peers.resharded
-        self._mine = 0  # entries that this process polls
+        self._mine = 0  # number of entries that this process polls
         self._index = HandleIndex()
-        self.limits = policy.limits(engines.allowance(engine), peers.replicas)  # those allowed now: `read_limits`
+        self.limits = policy.limits(engines.allowance(engine), peers.replicas)  # currently allowed, see `read_limits`
         self.call_rate = CallRateLimiter(self.limits.polls_per_second)
         self._limits_read = anyio.current_time()
         self._burst = self.limits.burst
@@ -206,7 +206,7 @@ class PollSchedule:
     # --- limits
 
     def read_limits(self, now: float) -> None:
-        """Read the rates that the engine allows now, if they were not read a moment ago."""
+        """Read the currently allowed rates, unless they were read a moment ago."""
         if now - self._limits_read >= self.policy.allowance_every:
             self._limits_read = now
             self.limits = self.policy.limits(self._engines.allowance(self.engine), self.peers.replicas)
@@ -229,7 +229,7 @@ class PollSchedule:
 
     @property
     def in_batches(self) -> bool:
-        """True if there are so many entries that batches are worthwhile."""
+        """True if there are enough entries to make batches worthwhile."""
         many, allowed = self.load, self.limits
         if (
             many <= self.policy.batch_from
@@ -242,16 +242,16 @@ class PollSchedule:
     # --- intervals
 
     def interval(self, task: Task) -> float:
-        """Return the seconds between two polls of a client for a task, by its age and by the load."""
+        """Return the seconds between a client's polls of a task, from its age and the load."""
         return max(self.policy.interval(task), self._load_interval)
 
     @property
     def _load_interval(self) -> float:
         """The interval that follows from the number of executions.
 
-        With quotas, a batch shows only that executions still run; anything else is as old as the last poll. So the
-        interval is the time that polls all of them take, but a minute at most: by then a batch has found those that
-        ended.
+        With quotas, a batch only shows that executions are still running; everything else is as old as the last poll.
+        So the interval is the time for polling all of them, but at most a minute, because by then a batch has found the
+        ended ones.
         """
         many = self.load
         if not many:  # only ended tasks, which clients may still poll
@@ -274,9 +274,9 @@ class PollSchedule:
         return anyio.current_time() - (entry.polled if polled else entry.answered)
 
     def fresh(self, entry: CacheEntry, since: float) -> bool:
-        """Return True if the known state is as good as a new poll: seen after `since`, or recent by the interval.
+        """Return True if the known state is as good as a new poll: observed after `since`, or recent by the interval.
 
-        A client that polls at the interval it was given, with some tolerance, always gets a new poll.
+        A client that polls at its given interval, with some tolerance, always gets a new poll.
         """
         if entry.stale:
             return False
@@ -286,7 +286,7 @@ class PollSchedule:
         return anyio.current_time() - entry.at <= good_for
 
     def good_enough(self, entry: CacheEntry) -> bool:
-        """Return True if the known state is recent enough to be returned when no further poll is allowed."""
+        """Return True if the known state is recent enough when no further poll is allowed."""
         trip = self.load / self.limits.polls_per_second if self.limits.by_quota else 0.0
         longest = self.policy.stale_intervals * max(self.interval(entry.task), trip)
         return not entry.stale and anyio.current_time() - entry.at <= longest
@@ -310,21 +310,21 @@ class PollSchedule:
         return (entry for entry in self.entries.values() if entry.poll_in_progress is None)
 
     def has(self, entry: CacheEntry) -> bool:
-        """True if it is the entry of its task still; a forgotten one may have a successor."""
+        """Return True if it is still the entry of its task; a deleted one may have a successor."""
         return self.entries.get(entry.task.id) is entry
 
     def is_mine(self, entry: CacheEntry) -> bool:
-        """True if this process polls the entry in the background; every replica polls those not known to be started."""
+        """Return True if this process polls the entry in the background; all replicas poll unstarted ones."""
         return entry.task.handle is None or self.peers.replicas == 1 or self.peers.is_mine(entry.task.id)
 
     def wanted(self, entry: CacheEntry) -> bool:
-        """Return True if this process polls the entry in the background: it is followed, or was asked for lately."""
+        """Return True if this process polls the entry because it is followed or was requested recently."""
         if not self.is_mine(entry):
             return False
         return entry.is_followed or anyio.current_time() - entry.asked < self._interest(entry)
 
     def note_interest(self, entry: CacheEntry, now: float) -> None:
-        """Note that a client asked; batches include the entry for some time."""
+        """Record a client's request; batches include the entry for some time."""
         entry.asked = now
         if not self.in_batches:
             return
@@ -344,7 +344,7 @@ class PollSchedule:
             self.set_due(entry, self._without_owner(entry, now))
 
     def expect_soon(self, entry: CacheEntry, now: float) -> None:
-        """Make a poll due now: here, or where its owner is."""
+        """Make a poll due now, here or at its owner."""
         if self.is_mine(entry):
             self.expect(entry, now)
         else:
@@ -352,7 +352,7 @@ class PollSchedule:
             self.expect(entry, now + self.policy.owner_grace)
 
     def note_remote(self, entry: CacheEntry, began: float, interval: float, *, is_batch: bool) -> None:
-        """Schedule the next poll after one of another replica; one that was known leaves waiting clients their poll."""
+        """Schedule the next poll after another replica's. A known one leaves the polls for waiting clients due."""
         is_news = began > entry.at
         entry.note_remote(began, is_batch=is_batch)
         self.suspects.resolve(entry)
@@ -363,16 +363,16 @@ class PollSchedule:
             self.set_due(entry, FOREVER)
 
     def _without_owner(self, entry: CacheEntry, now: float, interval: float = 0.0) -> float:
-        """Return when this process polls an entry of another replica, if it hears nothing of it."""
+        """Return when this process polls another replica's entry, unless it receives news of it."""
         return now + 2 * max(interval, self._background_interval(entry.task)) + self.policy.owner_grace
 
     def expect(self, entry: CacheEntry, due: float) -> None:
-        """Make the next poll due then, unless it is due earlier."""
+        """Make the next poll due at this time, unless it is due earlier."""
         if due < entry.due:
             self.set_due(entry, due)
 
     def set_due(self, entry: CacheEntry, due: float) -> None:
-        """Make the next poll due then."""
+        """Make the next poll due at this time."""
         entry.due = due
         if due < self.asleep_until:
             self.woken.set()
@@ -380,9 +380,9 @@ class PollSchedule:
     def hint(self, handle: str, *, forwarded: bool = False) -> bool:
         """Queue the executions of a handle that the engine reports as changed; polls that began before do not count.
 
-        Repeated hints within a few seconds are not urgent: otherwise a writer of hints could starve all other
-        executions. `forwarded` by another replica; it may have come here as well. Returns True if this process polls
-        one of them.
+        Repeated hints within a few seconds are not urgent; otherwise their sender could starve all other executions.
+        `forwarded`: it came from another replica, and may have arrived here, too. Return True if this process polls one
+        of them.
         """
         now = anyio.current_time()
         ours = [entry for entry in self._index.of(handle) if self.is_mine(entry)]
@@ -398,14 +398,14 @@ class PollSchedule:
     def note_poll(self, entry: CacheEntry, now: float) -> None:
         """Schedule the next poll after one has finished."""
         if self._index.add(entry) and self.engine in self._engines.hinting() and not entry.task.ended:
-            self.suspects.add(entry, now, urgent=True)  # hints before the handle was known were lost
+            self.suspects.add(entry, now, urgent=True)  # earlier hints were lost, because the handle was unknown
         if self.suspects.resolve(entry):
             self.woken.set()
         self.set_due(entry, self.next_due(entry, now))
         self._forget(now)
 
     def next_due(self, entry: CacheEntry, now: float) -> float:
-        """Return when to poll again what was just polled; ask the owner to do so if that is another replica."""
+        """Return when to poll again after a poll; ask the owner to do so if that is another replica."""
         wanted = entry.is_suspect or ((entry.is_followed or self.in_batches) and self.wanted(entry))
         if entry.unsaved_end or (wanted and not entry.task.ended):
             return now + self._background_interval(entry.task)
@@ -415,7 +415,7 @@ class PollSchedule:
         return FOREVER
 
     def _next(self, entry: CacheEntry) -> float:
-        """Return the time of the next poll, if there is interest."""
+        """Return the time of the next poll if there is interest."""
         last = entry.began if self.limits.by_quota else entry.at
         return last + self._background_interval(entry.task)
 
@@ -423,7 +423,7 @@ class PollSchedule:
         return max(self.policy.interest, 3 * self.interval(entry.task))
 
     def _forget(self, now: float) -> None:
-        """Drop entries that no client has asked for lately; their states are in the store."""
+        """Delete entries that no client has requested recently; their states are in the store."""
         if now - self._forgot < self.policy.forget_after / 10:
             return
         self._forgot = now

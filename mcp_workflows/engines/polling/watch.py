@@ -1,7 +1,7 @@
 """Watches: open calls to engines that report changes, so that the poller observes an execution at once.
 
 An engine may report changes of all its executions (`Hints`), or return from a call when one execution has ended
-(`Waits`). Both only advise an observation: executions without a watch are polled as often as ever.
+(`Waits`). Both only suggest a poll: executions without a watch are polled as often as usual.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class _Backoff:
         return pause
 
     def succeed(self) -> None:
-        """Begin again with the shortest pause."""
+        """Reset the pause to the shortest."""
         self.failing, self._next = False, self._shortest
 
 
 class HintListeners:
-    """The listeners of all engines that report changes, a background task each; a listener ends with its adapter."""
+    """The listeners of all engines that report changes, one background task each; a listener ends with its adapter."""
 
     def __init__(self, engines: Engines, changed: Changed, policy: PollingPolicy) -> None:
         self._engines = engines
@@ -53,7 +53,7 @@ class HintListeners:
         self._listening: dict[str, tuple[Adapter, anyio.CancelScope]] = {}
 
     async def run(self) -> None:
-        """Listen to the adapters in use, for ever."""
+        """Listen to the adapters in use, until cancelled."""
         async with anyio.create_task_group() as group:
             while True:
                 swapped = self._engines.swapped
@@ -61,7 +61,7 @@ class HintListeners:
                 await swapped.wait()
 
     def _update(self, group: TaskGroup) -> None:
-        """Start listeners for new adapters, and cancel those of adapters that are gone."""
+        """Start listeners for new adapters, and cancel those of removed adapters."""
         adapters = self._engines.hinting()
         for name, (adapter, scope) in list(self._listening.items()):
             if adapters.get(name) is not adapter:
@@ -74,7 +74,7 @@ class HintListeners:
                 group.start_soon(self._listen, name, scope)
 
     async def _listen(self, engine: str, scope: anyio.CancelScope) -> None:
-        """Listen until the adapter says that it never reports changes; try again after errors."""
+        """Listen until the adapter returns because it never reports changes; retry after errors."""
         backoff = _Backoff(self._pauses)
 
         def report(handle: str) -> None:
@@ -109,7 +109,7 @@ class _Wait:
 
 
 class LongPolls:
-    """Open waits for followed executions, as many as there are slots; the latest come first."""
+    """Open waits for followed executions, limited by slots; the newest come first."""
 
     def __init__(self, engines: Engines, policy: PollingPolicy, refresh_now: Callable[[str], None]) -> None:
         self._engines = engines
@@ -117,11 +117,11 @@ class LongPolls:
         self._refresh_now = refresh_now
         self._open = 0
         self._waits: dict[str, _Wait] = {}
-        self._queue: dict[str, _Wait] = {}  # those without a slot, in the order they came
+        self._queue: dict[str, _Wait] = {}  # without a slot, oldest first
 
     @property
     def task_ids(self) -> Sequence[str]:
-        """The executions that are waited for."""
+        """The executions with a wait."""
         return list(self._waits)
 
     def add(self, group: TaskGroup, task: Task) -> None:
@@ -132,7 +132,7 @@ class LongPolls:
         self._fill(group)
 
     def drop(self, task_id: str) -> None:
-        """Free the slot of a task that has ended or is not followed any more."""
+        """Free the slot of a task that has ended or is no longer followed."""
         self._queue.pop(task_id, None)
         if wait := self._waits.pop(task_id, None):
             wait.scope.cancel()
@@ -157,7 +157,7 @@ class LongPolls:
         self._fill(group)
 
     async def _once(self, wait: _Wait) -> float:
-        """Return the seconds until the next wait; an execution may not have ended when a wait returns."""
+        """Return the seconds until the next wait; the execution may not have ended when a wait returns."""
         try:
             await self._engines.wait(wait.task)
         except EngineError as error:
