@@ -11,7 +11,7 @@ from mcp_workflows.tools.tool import Annotations, AnyTool, TaskSupport, WatchToo
 
 
 def find_incompatibilities(tool: AnyTool, adapter: Adapter | type[Adapter]) -> Iterator[tuple[str, str]]:
-    """Yield what this adapter (or its class) cannot do for the tool, each with the setting that asks for it."""
+    """Yield what this adapter (or its class) cannot do for the tool, each with the setting that requires it."""
     is_watch, is_fleeting = isinstance(tool, WatchTool), adapter.fleeting(tool.options)
     if (message := adapter.message(tool.options)) is not None:
         yield from _wrong_message(tool, message)
@@ -30,7 +30,7 @@ def find_incompatibilities(tool: AnyTool, adapter: Adapter | type[Adapter]) -> I
 
 
 def _wrong_message(tool: AnyTool, message: Message) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a tool that sends a message to the execution with an id of the business."""
+    """Yield what is wrong with a tool that sends a message to the execution with a business id."""
     if tool.workflow not in {"", message.name}:
         yield "workflow", f"{message.name} replaces it: remove it"
     for place, settings in {"questions": tool.gates, "actions": tool.actions}.items():
@@ -51,7 +51,7 @@ def _wrong_message(tool: AnyTool, message: Message) -> Iterator[tuple[str, str]]
 
 
 def adapt_tool(tool: AnyTool, adapter: Adapter | type[Adapter] | None) -> AnyTool:
-    """Return the tool with what follows from its engine: no tasks for short-lived workflows, the name of a message."""
+    """Return the tool adapted to its engine: no tasks for short-lived workflows, the name of a message."""
     if adapter is None:
         return tool
     changes: dict[str, object] = {}
@@ -71,7 +71,7 @@ def actions_of(tool: AnyTool, adapter: Adapter | None) -> Sequence[AnyTool]:
 
 
 def find_problems(tool: AnyTool, engines: Mapping[str, Adapter]) -> Iterator[str]:
-    """Yield all that is wrong with one tool on these engines, a line each."""
+    """Yield everything wrong with one tool on these engines, one per line."""
     adapter = engines.get(tool.engine)
     if adapter is None:
         yield f"no engine named {tool.engine!r} (engines: {', '.join(engines) or 'none'})"
@@ -85,7 +85,7 @@ def find_problems(tool: AnyTool, engines: Mapping[str, Adapter]) -> Iterator[str
 
 
 def first(error: ValidationError) -> str:
-    """Return the first thing that is wrong, and where; never the value itself."""
+    """Return the first error and its place, but never the value."""
     found = error.errors(include_url=False, include_input=False)[0]
     text = found["msg"].removeprefix("Value error, ").replace("String should ", "must ", 1)
     return f"{'.'.join(map(str, found['loc']))}: {text}"

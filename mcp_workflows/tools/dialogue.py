@@ -21,7 +21,7 @@ _NO: Final = (False, "decline", "cancel", "no", "reject", "false")
 
 
 class Action(StrEnum):
-    """The action of a person on a question (MCP `ElicitResult.action`)."""
+    """A person's action on a question (MCP `ElicitResult.action`)."""
 
     ACCEPT = "accept"
     DECLINE = "decline"
@@ -29,43 +29,43 @@ class Action(StrEnum):
 
 
 class AnswerWay(StrEnum):
-    """The way by which an answer to a workflow's question comes."""
+    """The source of an answer to a workflow's question."""
 
-    CHAT = "chat"  # from an MCP client, where a model may have written it
-    LINK = "link"  # likewise, and the client shows links: without content it says whether the link was opened
-    PAGE = "page"  # from our page of the question, or an operator
+    CHAT = "chat"  # from an MCP client; a model may have written it
+    LINK = "link"  # like CHAT, but the client shows links: an answer without content reports if the link was opened
+    PAGE = "page"  # from our page of the question, or from an operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialogue:
     """The state of a call between its rounds, in `requestState`; sealed elsewhere."""
 
-    key: str | None = None  # makes the start that ends the dialogue safe to retry; keys of later rounds are ignored
-    since: datetime | None = None  # instead, if the arguments are the key: the time of the first question
+    key: str | None = None  # makes the start at the end of the dialogue safe to retry; keys of later rounds are ignored
+    since: datetime | None = None  # the time of the first question, if the arguments are the key
     answered: tuple[str, ...] = ()  # names of questions
     arguments: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # from the answers
-    confirming: str | None = None  # a digest of the question that a person must say yes to
-    task_id: str | None = None  # the task asks, not the tool
+    confirming: str | None = None  # digest of the question that a person must confirm
+    task_id: str | None = None  # set if the task asks instead of the tool
 
 
 _DIALOGUE = TypeAdapter(Dialogue)
 
 
 def read_dialogue(state: str | None) -> Dialogue:
-    """Read the dialogue so far: a new one without a state. The state was unsealed, so it is our own."""
+    """Parse the dialogue so far; without a state, return a new one. The state was unsealed, so it is our own."""
     if state is None:
         return Dialogue()
     return _DIALOGUE.validate_json(state)
 
 
 def write_dialogue(dialogue: Dialogue) -> str:
-    """Write the dialogue as a state that is not sealed yet."""
+    """Serialize the dialogue as a state that is not sealed yet."""
     return _DIALOGUE.dump_json(dialogue).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declined:
-    """The person did not answer a question: nothing is started."""
+    """The person declined a question: nothing is started."""
 
     name: str
     action: Action
@@ -90,7 +90,7 @@ def take(tool: AnyTool, responses: Mapping[str, JSON], dialogue: Dialogue) -> Di
 
 
 def still_to_ask(tool: AnyTool, arguments: Mapping[str, JSON], dialogue: Dialogue) -> tuple[str, ...]:
-    """Return the names of the questions whose answers are still needed."""
+    """Return the names of the questions that still need an answer."""
     due = (name for name, ask in tool.ask.items() if ask.due(name, arguments))
     return tuple(name for name in due if name not in dialogue.answered)
 
@@ -101,7 +101,7 @@ def questions(tool: AnyTool, names: tuple[str, ...], scope: Mapping[str, JSON]) 
 
 
 def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping[str, JSON]:
-    """Return the response, if it answers that request; the content of a form is in the form of its schema.
+    """Return the response if it answers that request; the content of a form is normalized to its schema.
 
     Raises:
         RequestError: it does not; the message names the key.
@@ -115,7 +115,7 @@ def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping
     if not isinstance(action, str) or action not in set(Action):
         raise invalid_response(key, f"action must be one of {', '.join(Action)}")
     if action != Action.ACCEPT or (request.params.get("mode") == "url" and found.get("content") is None):
-        return found  # only a form has some
+        return found  # only a form needs content
     form = request.params.get("requestedSchema")
     checker = Checker({"type": "object", **form} if is_object(form) else {})
     content = checker.normalize(found.get("content"))
@@ -130,9 +130,9 @@ def checked_response(key: str, request: InputRequest, response: JSON) -> Mapping
 
 
 def _refusals(form: object, content: Mapping[str, JSON]) -> Sequence[str]:
-    """Return the members of an accepted answer that the form lacks and that say no: `{"approved": false}` is no yes.
+    """Return the members of an accepted answer that the form lacks and that refuse, such as `{"approved": false}`.
 
-    Other members that the form lacks are ignored, as clients send some.
+    Other members that the form lacks are ignored, because some clients send them.
     """
     known = set(form.get("properties", {})) if is_object(form) else set(content)
     unknown = content.keys() - known - added_by_host(content)
@@ -146,7 +146,7 @@ def invalid_response(key: str, text: str) -> RequestError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """A question that a person must say yes to."""
+    """A question that a person must answer with yes."""
 
     name: str
     request: InputRequest
@@ -157,7 +157,7 @@ class Confirmation:
         return replace(dialogue, confirming=self.about)
 
     def taken(self, responses: Mapping[str, JSON], dialogue: Dialogue) -> bool | Declined:
-        """Return True if a person said yes to this; False if it is still to be asked, perhaps after another question.
+        """Return True if a person confirmed this; False if it must still be asked, perhaps after another question.
 
         Raises:
             RequestError: the answer does not fit.
@@ -174,12 +174,12 @@ def confirmation(tool: AnyTool, scope: Mapping[str, JSON]) -> Confirmation | Non
     """Return the confirmation that this call needs before it starts, or None.
 
     Raises:
-        MappingError: the message would have a gap: a person who says yes must see everything.
+        MappingError: the message would have a gap: a person who confirms must see everything.
     """
     if tool.confirmation is None:
         return None
     name, question = tool.confirmation
-    if Template(question.message).wordless:  # then only values would describe the call
+    if Template(question.message).wordless:  # otherwise only values would describe the call
         question = question.model_copy(update={"message": f"Start {tool.name}? {question.message}"})
     if gaps := Template(question.message).gaps(scope):
         raise MappingError(f"{', '.join(gaps)} must be given: a person is asked to confirm it")

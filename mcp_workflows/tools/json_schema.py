@@ -1,10 +1,9 @@
-"""JSON from strangers: checks of sizes, of schemas (JSON Schema 2020-12), and of values by a schema, at a bounded cost.
+"""JSON from untrusted sources: checks of sizes, of schemas (JSON Schema 2020-12), and of values, at a bounded cost.
 
-Anybody may have sent the value, and strangers may have written the schema. jsonschema-rs tells quickly if a value is
-valid, but it collects the errors of all alternatives before it returns the first, which takes seconds and gigabytes. So
-the cost of a check (the number of values times the subschemas each may meet) is computed before it, whole values are
-only tested with `is_valid`, and the errors of an invalid one are searched from the outside in. Patterns that may take
-long share a limit of time.
+Neither the value nor the schema is trusted. jsonschema-rs checks quickly if a value is valid, but it collects the
+errors of all alternatives before it returns the first, which takes seconds and gigabytes. So the cost of a check (the
+number of values times the subschemas each may meet) is computed first, whole values are only tested with `is_valid`,
+and the errors of an invalid one are searched from the outside in. Patterns that may be slow share a time limit.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from mcp_workflows.errors import LimitReached
 
 Schema: TypeAlias = dict[str, Any]  # a JSON Schema 2020-12 object
 
-_MARKS: Final = (b",", b"[", b"{")  # each stands before a value
+_MARKS: Final = (b",", b"[", b"{")  # each precedes a value
 
 
 def size_of(value: JSON) -> int:
@@ -48,7 +47,7 @@ def check_size(what: str, value: JSON, most: int | None, most_values: int | None
     """Check that a value has at most `most` bytes of JSON and `most_values` JSON values.
 
     Raises:
-        LimitReached: it is too large; a later try cannot help.
+        LimitReached: it is too large; a retry cannot help.
     """
     if most is None and most_values is None:
         return
@@ -62,14 +61,14 @@ def check_size(what: str, value: JSON, most: int | None, most_values: int | None
 def has_more_values(text: bytes, most: int) -> bool:
     """Return True if the JSON text holds more than `most` values; the text is not parsed.
 
-    Each list and object that is not empty has one value more than commas. Commas and brackets in strings do not count.
+    Each non-empty list or object has one more value than commas. Commas and brackets in strings do not count.
     """
     if _count_marks(text) < most:
         return False
-    if b"\0" in text:  # UTF-16 or UTF-32, which MCP does not use: texts cannot be told from the rest
+    if b"\0" in text:  # UTF-16 or UTF-32, which MCP does not use: strings cannot be recognized
         return True
     plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    if plain.count(b'"') > 4 * most:  # two for each text and each name
+    if plain.count(b'"') > 4 * most:  # two for each string and each name
         return True
     outside = b"0".join(plain.split(b'"')[::2]).translate(None, b" \t\r\n")
     return _count_marks(outside) - outside.count(b"[]") - outside.count(b"{}") >= most
@@ -78,7 +77,7 @@ def has_more_values(text: bytes, most: int) -> bool:
 def _dump(value: JSON) -> bytes:
     try:
         return to_json(value, inf_nan_mode="constants")  # five times as fast as `json` with a large value
-    except PydanticSerializationError:  # half a surrogate pair, in the output of an engine
+    except PydanticSerializationError:  # an unpaired surrogate, in the output of an engine
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
@@ -86,30 +85,30 @@ def _count_marks(text: bytes) -> int:
     return sum(text.count(mark) for mark in _MARKS)
 
 
-MAX_SIZE: Final = 65_536  # characters of a schema that a stranger wrote, as JSON
-MAX_DEPTH: Final = 40  # objects and lists in each other, in a schema that a stranger wrote
-MAX_PATTERNS: Final = 1_000  # characters of all patterns in a schema that a stranger wrote: each takes time to compile
-MAX_STEPS: Final = 1_000  # subschemas that one value may have to meet, in a schema that a stranger wrote
+MAX_SIZE: Final = 65_536  # characters of a foreign schema, as JSON
+MAX_DEPTH: Final = 40  # nested objects and lists in a foreign schema
+MAX_PATTERNS: Final = 1_000  # characters of all patterns in a foreign schema: each takes time to compile
+MAX_STEPS: Final = 1_000  # subschemas that one value may have to meet, in a foreign schema
 ENDLESS: Final = 1_000_000_000  # the cost of a schema that refers to itself for the same value
-_MAX_NESTING: Final = 200  # subschemas in each other, references followed
-_COMPARISON_COST: Final = 8  # subschemas: to compare a number or an object takes as long
+_MAX_NESTING: Final = 200  # nested subschemas, references followed
+_COMPARISON_COST: Final = 8  # subschemas: comparing a number or an object takes as long
 
 
 def is_object(value: Any) -> TypeGuard[Schema]:  # any JSON value
-    """True if it is a JSON object."""
+    """Return True if it is a JSON object."""
     return isinstance(value, dict)
 
 
 def is_list(value: Any) -> TypeGuard[list[Any]]:  # any JSON value
-    """True if it is a JSON list."""
+    """Return True if it is a JSON list."""
     return isinstance(value, list)
 
 
 def count_values(value: Any) -> int:  # any JSON value
-    """Return the number of values in a JSON value, itself included."""
+    """Return the number of values in a JSON value, including itself."""
     found = 1
     level: list[Any] = [value] if isinstance(value, dict | list) else []
-    while level:  # a level at a time, as a function call for each of 100,000 values takes too long
+    while level:  # level by level, because a function call for each of 100,000 values takes too long
         found += sum(map(len, level))
         level = [each for item in level for each in _inner(item) if isinstance(each, dict | list)]
     return found
@@ -120,7 +119,7 @@ def _inner(value: Any) -> Iterable[Any]:  # any JSON values
 
 
 def excess(schema: Schema) -> str | None:
-    """Return the limit that a foreign schema exceeds, or None: to check values by it could take for ever."""
+    """Return the limit that a foreign schema exceeds, or None. Checks with such a schema might never end."""
     if is_deeper(schema, MAX_DEPTH):
         return f"it is nested more than {MAX_DEPTH} deep"
     if (size := len(json.dumps(schema))) > MAX_SIZE:
@@ -142,12 +141,12 @@ def patterns_in(schema: Schema) -> Iterator[tuple[str, str]]:
 
 
 def is_deeper(value: Any, most: int) -> bool:  # any JSON value
-    """True if objects and lists that are not empty are nested more than `most` deep."""
+    """Return True if non-empty objects and lists are nested more than `most` deep."""
     return not all(_nodes(value, most))
 
 
 def _nodes(schema: Any, most: float = float("inf")) -> Iterator[Any]:  # any JSON value
-    """Yield all objects and lists that are not empty; None for one that is nested deeper than `most`."""
+    """Yield all non-empty objects and lists; None for one that is nested deeper than `most`."""
     left: list[tuple[Any, int]] = [(schema, 1)]
     while left:
         node, depth = left.pop()
@@ -158,10 +157,9 @@ def _nodes(schema: Any, most: float = float("inf")) -> Iterator[Any]:  # any JSO
 
 
 def cost_of(schema: Schema) -> int:
-    """Return the number of subschemas that any part of a value may have to meet at most; `ENDLESS` if it has no end.
+    """Return the maximum number of subschemas that any part of a value may have to meet; `ENDLESS` if unlimited.
 
-    A subschema that comes back to itself for a part of the value costs nothing more there: jsonschema-rs checks a value
-    by it once.
+    A subschema that recurs for a part of the value costs nothing more there: jsonschema-rs checks it once per value.
     """
     known: dict[int, int | None] = {}  # None: begun
 
@@ -191,7 +189,7 @@ def _met_together(schema: Schema, root: Schema) -> Iterator[Any]:  # any JSON va
     for word in ("$ref", "$dynamicRef"):
         if isinstance(reference := schema.get(word), str):
             target = target_of(reference, root)
-            yield schema if target is None else target  # one that cannot be followed may have no end
+            yield schema if target is None else target  # one that cannot be followed may be endless
     for word in ("allOf", "anyOf", "oneOf"):
         yield from list_at(schema, word)
     yield from (schema[word] for word in ("not", "if", "then", "else") if word in schema)
@@ -199,7 +197,7 @@ def _met_together(schema: Schema, root: Schema) -> Iterator[Any]:  # any JSON va
 
 
 def _groups(schema: Schema) -> Iterator[list[Any]]:  # any JSON values
-    """Yield the subschemas for names of which a name meets one, and each; then those for items, likewise."""
+    """Yield the subschemas for names: exclusive ones, then those that may all apply; then the same for items."""
     rest = [schema[word] for word in ("additionalProperties", "unevaluatedProperties") if word in schema]
     yield [*object_at(schema, "properties").values(), *rest]
     yield [*object_at(schema, "patternProperties").values(), *(schema[w] for w in ("propertyNames",) if w in schema)]
@@ -208,7 +206,7 @@ def _groups(schema: Schema) -> Iterator[list[Any]]:  # any JSON values
 
 
 def _comparing(schema: Schema) -> int:
-    """Return the cost of comparing a value with the allowed ones; texts, and numbers, are looked up."""
+    """Return the cost of comparing a value with the allowed ones; strings and numbers are looked up."""
     several = list_at(schema, "enum")
     kinds: set[object] = {type(each) for each in several}
     mixed = len(kinds) > 1 or any(isinstance(each, dict | list) for each in several)
@@ -217,19 +215,19 @@ def _comparing(schema: Schema) -> int:
 
 
 def list_at(schema: Schema, word: str) -> list[Any]:
-    """Return the list under this word; empty if there is none."""
+    """Return the list under this keyword, or an empty one."""
     found = schema.get(word)
     return found if is_list(found) else []
 
 
 def object_at(schema: Schema, word: str) -> Schema:
-    """Return the object under this word; empty if there is none."""
+    """Return the object under this keyword, or an empty one."""
     found = schema.get(word)
     return found if is_object(found) else {}
 
 
 def target_of(reference: str, root: Schema) -> Any:  # any JSON value
-    """Return the subschema that a reference means; None if it leads out of the schema."""
+    """Return the subschema of a reference; None if it leads out of the schema."""
     if reference != "#" and not reference.startswith("#/"):
         names = {"$id": reference}
         if reference.startswith("#"):
@@ -247,14 +245,14 @@ def target_of(reference: str, root: Schema) -> Any:  # any JSON value
 
 
 LIMIT: Final = 0.1  # seconds of processor time that one check may take for all slow patterns together
-LONGEST: Final = 2_000  # characters of a text in which a slow pattern is searched
-_QUICK: Final = RegexOptions(size_limit=10_000)  # bytes of a compiled pattern that takes a long text in milliseconds
-_SLOW: Final = FancyRegexOptions(backtrack_limit=100_000)  # it gives up after about 5 ms
+LONGEST: Final = 2_000  # characters of a text that a slow pattern may search
+_QUICK: Final = RegexOptions(size_limit=10_000)  # bytes of a compiled pattern that searches a long text in milliseconds
+_SLOW: Final = FancyRegexOptions(backtrack_limit=100_000)  # gives up after about 5 ms
 
 
 @dataclass(slots=True, kw_only=True)
 class _Searches:
-    """The time that the slow patterns of one check have left, and the reason why one was given up."""
+    """The time left for the slow patterns of one check, and why a search was given up."""
 
     left: float = LIMIT  # seconds
     given_up: str | None = None
@@ -265,7 +263,7 @@ _searches: ContextVar[_Searches] = ContextVar("mcp_workflows_searches")
 
 @contextmanager
 def _bounded() -> Generator[_Searches]:
-    """Bound all searches in here together; `given_up` then has the reason for one without a result."""
+    """Limit all searches in the body together; `given_up` is then the reason for one without a result."""
     searches = _Searches()
     token = _searches.set(searches)
     try:
@@ -276,10 +274,10 @@ def _bounded() -> Generator[_Searches]:
 
 @lru_cache(maxsize=256)
 def is_quick(pattern: str) -> bool:
-    r"""True if a search takes little time, in proportion to the text.
+    r"""Return True if a search takes little time, in proportion to the text.
 
-    Most patterns are so, but not those that look around or back, and those that compile to more than 10 kB, such as
-    `\p{L}{1,50}`.
+    Most patterns do, but not those with lookarounds or backreferences, and those that compile to more than 10 kB, such
+    as `\p{L}{1,50}`.
     """
     try:
         Draft202012Validator({"pattern": pattern}, pattern_options=_QUICK)
@@ -289,7 +287,7 @@ def is_quick(pattern: str) -> bool:
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """True if the pattern is in the text; False, with a note in `_bounded`, if that takes too long to find out."""
+    """Return True if the pattern is in the text; False, recorded in `_bounded`, if the search takes too long."""
     quick = is_quick(pattern)
     searches = _searches.get(None) or _Searches()
     if not quick and (len(text) > LONGEST or searches.left <= 0):
@@ -320,7 +318,7 @@ class _SlowPattern:
     """The keyword `pattern`, for schemas in which not all patterns are quick."""
 
     def __init__(self, parent_schema: object, value: Any, schema_path: object) -> None:  # value: any JSON value
-        """Take the pattern of one subschema."""
+        """Keep the pattern of one subschema."""
         self._pattern = str(value)
 
     def validate(self, instance: Any) -> None:  # any JSON value
@@ -330,19 +328,19 @@ class _SlowPattern:
 
 
 MAX_CHECKS: Final = 5_000_000  # subschemas that all parts of a value may have to meet together: about 0.1 s
-MAX_COMPLAINTS: Final = 5  # about one value; a client needs no more
-_DEEPEST: Final = 20  # levels down to which errors are reported one by one
+MAX_COMPLAINTS: Final = 5  # per value; a client needs no more
+_DEEPEST: Final = 20  # levels down to which errors are reported individually
 _LONGEST: Final = 200  # characters of one part of a complaint
-_SHOWN: Final = 60  # characters of a value that is repeated in a complaint
+_SHOWN: Final = 60  # characters of a value repeated in a complaint
 _ROOT: Final = "urn:mcp-workflows:schema"
-_MOST_SENT: Final = 1_000_000  # values in one message; by a schema that can check so many, values are not counted
-_MOST_WORK: Final = 1_000_000  # values that one normalization visits at most, however many alternatives there are
-_TEXT_COST: Final = 5  # characters of JSON text that take as long to parse as one value to visit
-_PLACE_COST: Final = 100  # values that take as long to visit as one that is invalid to normalize: about 30 us
+_MOST_SENT: Final = 1_000_000  # values in one message; if a schema can check this many, values are not counted
+_MOST_WORK: Final = 1_000_000  # maximum values visited by one normalization, however many alternatives there are
+_TEXT_COST: Final = 5  # characters of JSON text whose parsing takes as long as visiting one value
+_PLACE_COST: Final = 100  # values whose visit takes as long as normalizing an invalid one: about 30 us
 _DEEPEST_TEXT: Final = 80  # levels in JSON text; with `_DEEPEST` around it, as many as a request may have
 _ADDED_BY_HOSTS: Final = frozenset({"toolCallId", "sessionId", "action", "chatInput"})
 """The members that n8n adds to arguments (source: n8n-io/n8n, issues 21500 and 22787)."""
-_MARK_OF_HOST: Final = "toolCallId"  # it adds this one always; without it the others are a caller's own
+_MARK_OF_HOST: Final = "toolCallId"  # it always adds this one; without it the others are the caller's
 
 
 def added_by_host(value: Mapping[str, Any]) -> Set[str]:  # any JSON values
@@ -363,8 +361,8 @@ _FORMATS: Final = {
     **dict.fromkeys(("duration", "hostname"), _passes),
     **{name: _with_or_without_zone(name) for name in ("date-time", "time")},
 }
-"""Formats that are checked less strictly than RFC 3339 and DNS say: pydantic writes `PT0.5S`, and `date-time` for any
-`datetime`, with a zone or without; names of hosts have `_`.
+"""Formats checked less strictly than RFC 3339 and DNS require: pydantic writes `PT0.5S`, and `date-time` for any
+`datetime`, with or without a zone; host names may have `_`.
 """
 
 _TYPES: Final[Mapping[type, frozenset[str]]] = {
@@ -396,16 +394,16 @@ _AS_A_WHOLE: Final[Mapping[str, str]] = {
 
 
 _VALUES: Final = frozenset({"const", "enum", "default", "examples"})
-"""Keywords with values, in which nothing is a subschema."""
+"""Keywords with values, which contain no subschemas."""
 _BY_NAME: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-"""Keywords with subschemas by names, which may be those of keywords."""
+"""Keywords with subschemas by name; a name may equal a keyword."""
 
 
 class Checker:
-    """A JSON Schema to check values by; to make one takes longer than to check a small value."""
+    """A JSON Schema for checking values. Creating one takes longer than checking a small value."""
 
     def __init__(self, schema: Mapping[str, Any], *, quotes: bool = True) -> None:
-        """Compile the schema; references outside of it are never fetched. `quotes`: complaints repeat short values."""
+        """Compile the schema; references outside it are never fetched. `quotes`: complaints repeat short values."""
         self._schema = cast("Schema", schema)
         self._quotes = quotes
         self._compiled: dict[str, Draft202012Validator] = {}
@@ -416,13 +414,13 @@ class Checker:
             self._keywords = {"pattern": _SlowPattern} if self._slow else {}
             self._registry = Registry([(_ROOT, self._schema)])
             if self._slow:
-                self._compile(self._schema, {})  # `_SlowPattern` takes any pattern
+                self._compile(self._schema, {})  # `_SlowPattern` accepts any pattern
             self._part("")
         except ValueError as error:
             self._wrong = f"cannot be checked, as its schema is wrong: {_short(str(error))}"
 
     def violations(self, value: Any) -> Sequence[str]:  # any JSON value
-        """Return the first few errors of a value, a line each: where, and what."""
+        """Return the first few errors of a value with their places, one per line."""
         if self._wrong:
             return [self._wrong]
         if self._most < _MOST_SENT and (count := count_values(value)) > max(self._most, 1):
@@ -438,12 +436,12 @@ class Checker:
         return [searches.given_up] if searches.given_up else found
 
     def normalize(self, value: Any) -> Any:  # any JSON values
-        """Return a value in the form of the schema, where hosts send another form; a valid value stays as it is.
+        """Return a value in the form that the schema requires, if hosts send another one; a valid value is unchanged.
 
-        - A text is read as JSON where the schema accepts no text. A result that still does not fit is kept only if its
-          errors say more than those of the text.
+        - A string is parsed as JSON where the schema accepts no string. A result that still does not fit is kept only
+        if its errors are more helpful than those of the string.
         - Null is dropped for an optional property that does not accept null.
-        - Members that hosts add are dropped at the top, where `additionalProperties` refuses them.
+        - Members added by hosts are dropped at the top level, where `additionalProperties` refuses them.
         """
         if self._wrong or (self._most < _MOST_SENT and count_values(value) > self._most):
             return value
@@ -487,7 +485,7 @@ class Checker:
         return {**value, **changed} if is_object(value) and changed else value
 
     def _is_dropped(self, place: _Place, name: str) -> bool:
-        """True if a member only says that an optional property is unset, or comes from the host."""
+        """Return True if a member only marks an optional property as unset, or comes from the host."""
         schema, value = place.schema, place.value[name]
         if name in schema.get("properties", {}):
             is_unset = value is None and name not in schema.get("required", ())
@@ -499,7 +497,7 @@ class Checker:
     def _is_valid(self, pointer: str, value: Any) -> bool:  # any JSON value
         try:
             return self._part(pointer).is_valid(value)
-        except ValueError:  # half a surrogate pair in a name
+        except ValueError:  # an unpaired surrogate in a name
             return False
 
     def _part(self, pointer: str) -> Draft202012Validator:
@@ -510,7 +508,7 @@ class Checker:
         return found
 
     def _compile(self, schema: Schema, keywords: Any, mask: str | None = None) -> Draft202012Validator:
-        # keywords is Any, as the stubs of jsonschema-rs want the parameters of its classes named as there
+        # keywords is Any, because the stubs of jsonschema-rs require the same parameter names in its classes
         return Draft202012Validator(
             schema,
             registry=self._registry,
@@ -523,7 +521,7 @@ class Checker:
         )
 
     def _explain(self, place: _Place) -> Iterator[str]:
-        """Yield the errors at a place whose value is invalid: of the keywords without subschemas, then in its parts."""
+        """Yield the errors of an invalid value: first those of keywords without subschemas, then those in its parts."""
         schema, value, is_explained = place.schema, place.value, False
         if not is_object(schema):
             yield place.says("is not allowed here")
@@ -558,21 +556,21 @@ _Part: TypeAlias = tuple[str, Any, Iterable[tuple[_Path, Any]]]  # any JSON valu
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A part of a value, and the subschema that it has to meet."""
+    """A part of a value, and the subschema that it must meet."""
 
     schema: Any  # any JSON value
-    value: Any  # likewise
+    value: Any  # any JSON value
     pointer: str = ""  # to the subschema
     path: _Path = ()  # to the part
-    level: int = 0  # how many subschemas led here
+    level: int = 0  # number of subschemas that led here
 
     def part(self, word: str, schema: Any, value: Any, path: _Path = ()) -> _Place:  # any JSON values
-        """Return a part of it; `word` is the JSON Pointer from its schema to that of the part, or a reference."""
+        """Return a part of it; `word` is the JSON Pointer from its schema to the part's schema, or a reference."""
         pointer = word[1:] if word.startswith("#") else f"{self.pointer}/{word}"
         return _Place(schema, value, pointer, (*self.path, *path), self.level + 1)
 
     def says(self, text: str) -> str:
-        """Return a complaint about it in one line, never with the whole value."""
+        """Return a complaint about it on one line, never with the whole value."""
         where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path).removeprefix(".")
         return f"{_short(where)}: {_short(text)}" if where else _short(text)
 
@@ -585,9 +583,9 @@ class _Work:
 
 
 def _from_text(text: str) -> Any:  # any JSON value
-    """Return the value in a JSON text, or the text itself if it holds none that every parser reads alike.
+    """Return the value in a JSON text, or the text itself if parsers may read it differently.
 
-    Source: RFC 8259, sections 4 (a name twice), 6 (numbers), 8.2 (half surrogate pairs) and 9 (limits of nesting).
+    Source: RFC 8259, sections 4 (duplicate names), 6 (numbers), 8.2 (unpaired surrogates) and 9 (limits of nesting).
     """
     try:
         found = json.loads(text, object_pairs_hook=_with_unique_names)
@@ -605,7 +603,7 @@ def _with_unique_names(pairs: list[tuple[str, Any]]) -> Schema:  # any JSON valu
 
 
 def _members(schema: Schema, value: Any) -> Iterator[_Part]:  # any JSON value
-    """Yield the subschemas that the members of a value have to meet, each with its JSON Pointer and these members."""
+    """Yield the subschemas for the members of a value, each with its JSON Pointer and these members."""
     if is_object(value):
         for name, each in schema.get("properties", {}).items():
             if name in value:
@@ -623,25 +621,25 @@ def _members(schema: Schema, value: Any) -> Iterator[_Part]:  # any JSON value
 
 
 def _alongside(schema: Schema, value: Any, root: Schema) -> Iterator[tuple[str, Any]]:  # any JSON values
-    """Yield the subschemas that the same value has to meet, each with its keyword."""
+    """Yield the subschemas that the same value must meet, each with its keyword."""
     if isinstance(reference := schema.get("$ref"), str) and (target := target_of(reference, root)) is not None:
         yield reference, target
     yield from ((f"allOf/{i}", each) for i, each in enumerate(schema.get("allOf", ())))
     for word in ("anyOf", "oneOf"):
         found = [(f"{word}/{i}", each) for i, each in enumerate(schema.get(word, ())) if _may_fit(each, value, root)]
-        yield from found if len(found) == 1 else ()  # as with a value that may also be null
+        yield from found if len(found) == 1 else ()  # for example, for a nullable value
     if is_object(value):
         dependent: Schema = schema.get("dependentSchemas", {})
         yield from ((f"dependentSchemas/{_token(name)}", each) for name, each in dependent.items() if name in value)
 
 
 def _may_fit(schema: Any, value: Any, root: Schema, level: int = 0) -> bool:  # any JSON values
-    """True if a schema is for values of this type, and with the same constant names as this value."""
+    """Return True if a schema is for values of this type, with the same constant names as this value."""
     if not is_object(schema) or level == _DEEPEST:
         return schema is not False
     kinds, types = _TYPES[value.__class__], schema.get("type", ())
     named = [schema["const"]] if "const" in schema else schema.get("enum", ())
-    constants = {  # they tell alternatives apart
+    constants = {  # they distinguish alternatives
         name: each["const"]
         for name, each in object_at(schema, "properties").items()
         if is_object(each) and isinstance(each.get("const"), str)
@@ -676,7 +674,7 @@ def _of_names(schema: Schema, value: Schema) -> Iterator[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'orders'?` if a known name is close, else nothing."""
+    """Return `; did you mean 'orders'?` if a known name is close, or an empty text."""
     close = closest(name, (word for word in known if word != name))
     return f"; did you mean {close!r}?" if close else ""
 
@@ -687,12 +685,12 @@ def _token(name: str) -> str:
 
 
 def violations(schema: Mapping[str, Any], value: Any) -> Sequence[str]:  # any JSON value
-    """Return the errors of a value by a JSON Schema: see `Checker`."""
+    """Return the errors of a value according to a JSON Schema: see `Checker`."""
     return Checker(schema).violations(value)
 
 
 def _is_short(value: Any) -> bool:  # any JSON value
-    """True if a complaint can repeat it."""
+    """Return True if a complaint can repeat the value."""
     if isinstance(value, int):
         return value.bit_length() <= _SHOWN
     return not isinstance(value, list | dict | str) or (isinstance(value, str) and len(value) <= _SHOWN)
@@ -703,10 +701,10 @@ def _short(text: str) -> str:
 
 
 def check_schema(schema: Schema) -> Schema:
-    """Return the schema itself, if it is JSON Schema 2020-12 for an object.
+    """Return the schema itself if it is JSON Schema 2020-12 for an object.
 
     Raises:
-        ValueError: it is not; the message says what is wrong.
+        ValueError: it is not; the message has the reason.
     """
     try:
         Draft202012Validator(schema, pattern_options=_SLOW, validate_formats=True, offline=True)
@@ -716,7 +714,7 @@ def check_schema(schema: Schema) -> Schema:
             raise ValueError(text) from None
         place = _Place(schema={}, value=None, path=tuple(error.instance_path))
         raise ValueError(f"not a JSON Schema: {place.says(error.message)}") from None
-    except ValueError as error:  # half a surrogate pair, or too many levels
+    except ValueError as error:  # an unpaired surrogate, or too many levels
         raise ValueError(f"not a JSON Schema: {_short(str(error))}") from None
     if schema.get("type") != "object":
         raise ValueError("must be a JSON Schema of an object: {type: object, properties: {...}}")
@@ -730,7 +728,7 @@ def check_schema(schema: Schema) -> Schema:
 
 
 def without_formats(schema: Any) -> Any:  # any JSON values
-    """Return a schema without `format`, which few programs write exactly as their schema says."""
+    """Return a schema without `format`, because few programs write values exactly as it requires."""
     if is_list(schema):
         return [without_formats(each) for each in schema]
     if not is_object(schema):

@@ -17,22 +17,22 @@ from mcp_workflows.tools.dialogue import Confirmation, Declined, Dialogue, confi
 from mcp_workflows.tools.json_schema import check_size
 from mcp_workflows.tools.tool import AnyTool, all_labels
 
-SHORTEST_SECRET: Final = 32  # characters of a key that is all that tells its caller from others
-_RESERVED: Final = "mcp-workflows:"  # prefix of keys that are made here, so that they never equal a client's key
+SHORTEST_SECRET: Final = 32  # characters of a key that alone identifies its caller
+_RESERVED: Final = "mcp-workflows:"  # prefix of keys made here, so that they never equal a client's key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idempotency:
-    """The key of a call among those of the same owner and tool; without a key each call is its own."""
+    """The key of a call, unique per owner and tool; without a key each call is separate."""
 
     key: str | None = None
-    window: timedelta | None = None  # the key is of the arguments: it counts for that long
+    window: timedelta | None = None  # the arguments are the key, valid for this time
     since: datetime | None = None  # with a window: the time of the call's first question, before any task it started
-    holds_at_engine: bool = True  # a call repeated with its key is the same order to an engine that dedupes by key
+    holds_at_engine: bool = True  # a repeated call with its key is the same request for an engine that dedupes by key
 
 
 def key_of(own: str | None, host: Sequence[str] | None, arguments: JSON, principal: Principal) -> str | None:
-    """Return the key of a call as it is stored: the key of its `host` with its place in `_meta`, or else its `own`.
+    """Return the key of a call as stored: the `host` key with its place in `_meta`, or else the call's `own` key.
 
     Raises:
         RequestError: the caller is anonymous, and the key is too short to be a secret.
@@ -64,14 +64,14 @@ def idempotency_of(
 
 
 def _escaped(key: str | None) -> str | None:
-    """Return the key, escaped if it begins with our own prefix."""
+    """Return the key, escaped if it begins with our prefix."""
     return f"{_RESERVED}own:{key}" if key is not None and key.startswith(_RESERVED) else key
 
 
 def _of_host(key: Sequence[str], arguments: JSON) -> str:
     """Return a host's key together with the arguments.
 
-    The key was not made for us: a host that sends one number with several calls must be able to make them.
+    The key was not made for us: a host may send one number with several calls.
     """
     return f"{_RESERVED}host:{json.dumps([*key, digest(arguments)], separators=(',', ':'))}"
 
@@ -88,9 +88,9 @@ def _secret(key: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotReady:
-    """A call that cannot start, for this reason; if there are questions, their answers are missing."""
+    """A call that cannot start, and the reason; if there are questions, their answers are missing."""
 
-    reason: str  # with questions: the names of what is missing
+    reason: str  # with questions: the names of the missing arguments
     dialogue: Dialogue
     requests: Mapping[str, InputRequest] | None = None
 
@@ -100,7 +100,7 @@ class Filled:
     """The templates of a tool, filled in for one call."""
 
     input: Any  # any JSON value
-    options: Mapping[str, Any]  # likewise
+    options: Mapping[str, Any]  # any JSON values
     gates: Mapping[str, Gate]
     context: Mapping[str, str]
 
@@ -115,7 +115,7 @@ class Prepared:
     same: Idempotency
     dialogue: Dialogue
     confirmation: Confirmation | None
-    approval: InputRequest | None  # of somebody else, before anything is started
+    approval: InputRequest | None  # required from another person before the start
 
 
 Preparation: TypeAlias = Prepared | NotReady
@@ -131,7 +131,7 @@ def prepare(
     limits: Limits,
     task_id: str,
 ) -> Preparation:
-    """Prepare a call with these arguments, and responses to the questions of its dialogue so far.
+    """Prepare a call from its arguments and the responses to its dialogue so far.
 
     Raises:
         LimitReached: the arguments are too large.
@@ -166,7 +166,7 @@ def prepare(
 
 
 def fill_templates(tool: AnyTool, scope: Mapping[str, JSON], principal: Principal) -> Filled:
-    """Return the templates of a tool, filled in from the scope of one task.
+    """Return the templates of a tool, filled in for one task.
 
     Raises:
         MappingError: a template does not work on these arguments.

@@ -1,4 +1,4 @@
-"""Questions to people as the configuration writes them: asked before the start, or found by a gate while it works."""
+"""Questions to people from the configuration: asked before the start, or opened by a gate while the workflow runs."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ from mcp_workflows.units import Duration
 T = TypeVar("T")
 ELICIT: Final = "elicitation/create"
 REASON: Final = "reason"  # the field of an approval
-START_NAME: Final = "approval"  # the name of the question whether to start, for people
+START_NAME: Final = "approval"  # the name that people see for the question about the start
 LONGEST_REASON: Final = 1000  # characters
-LONGEST_REQUEST: Final = 3900  # characters: each view shows so many of a message
+LONGEST_REQUEST: Final = 3900  # characters: the part of a message that each view shows
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.-]+")
 NAME_META: Final = "mcp-workflows/question"  # in `_meta` of an elicitation: the name of the question
-_LONGEST_KEY: Final = 24  # characters that a model repeats without an error: `approve.17`; a UUID has 36
-_DIGITS: Final = 10  # of the digest of a longer one, 40 bits: no two questions of a task have the same
+_LONGEST_KEY: Final = 24  # characters that a model repeats without errors: `approve.17`; a UUID has 36
+_DIGITS: Final = 10  # of the digest of a longer key, 40 bits: unique among the questions of a task
 _TEXTS: Final = {
     "email": "name@example.com",
     "uri": "https://example.com",
     "date": "2026-01-31",
     "date-time": "2026-01-31T12:00:00Z",
 }
-"""Examples of texts, by format (source: MCP 2026-07-28, elicitation, `StringSchema`)."""
-_DOTS: Final = 3  # characters of an example of any other text
-_FAR: Final = 2.0**53  # bounds further away than this are none; infinity is there
-_LONGEST_TEXT: Final = 200  # characters; there is no example of a text that must be longer
+"""Example texts by format (source: MCP 2026-07-28, elicitation, `StringSchema`)."""
+_DOTS: Final = 3  # characters of the example for any other text
+_FAR: Final = 2.0**53  # bounds beyond this are ignored, including infinity
+_LONGEST_TEXT: Final = 200  # characters; there is no example for a text that must be longer
 
 
 def check_template(value: T) -> T:
-    """Return a template, a JSON value, as it is, if its placeholders are right.
+    """Return a template, any JSON value, unchanged if its placeholders are valid.
 
     Raises:
-        ValueError: they are wrong (pydantic wants this error).
+        ValueError: they are not (pydantic needs this error).
     """
     try:
         Template(value)
@@ -81,10 +81,10 @@ Templated = Annotated[Any, AfterValidator(check_template)]
 
 
 def check_visible(text: str) -> str:
-    """Return a text that a person is to read.
+    """Return a text for people unchanged.
 
     Raises:
-        ValueError: nothing of it can be seen (pydantic wants this error).
+        ValueError: it has no visible character (pydantic needs this error).
     """
     if is_blank(text):
         raise ValueError("must have visible text")
@@ -92,10 +92,10 @@ def check_visible(text: str) -> str:
 
 
 def check_message(text: str) -> str:
-    """Return a text that a person is to read, with its placeholders.
+    """Return a text for people with placeholders unchanged.
 
     Raises:
-        ValueError: nothing of it can be seen, or its placeholders are wrong.
+        ValueError: it has no visible character, or its placeholders are wrong.
     """
     return check_template(check_visible(text))
 
@@ -105,10 +105,10 @@ ChatOrPage = Annotated[Literal["chat", "page"], Field(description=_ANSWER_IN)]
 """`answer_in` of a question that we ask."""
 
 Visible = Annotated[str, AfterValidator(check_visible)]
-"""A text that a person reads."""
+"""A text for people."""
 
 Prompt = Annotated[str, AfterValidator(check_message)]
-"""A text with placeholders that a person reads."""
+"""A text for people with placeholders."""
 
 
 class _Asked(BaseModel):
@@ -151,22 +151,22 @@ class _Asked(BaseModel):
         return {"type": "object", "properties": {name: schema}, "required": [name]}
 
     def params(self, name: str, scope: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the params of `elicitation/create`; a message of values alone begins with the question's name."""
+        """Return the params of `elicitation/create`; a message with only values begins with the question's name."""
         template = Template(self.message)
         message = f"{cleaned(name)}: " if template.wordless else ""
         message += template.message(scope)
         return {"mode": "form", "message": message, "requestedSchema": self.form(name), "_meta": {NAME_META: name}}
 
     def answers(self, name: str) -> frozenset[str]:
-        """Return the names that an answer can fill."""
+        """Return the names of the fields in an answer."""
         return frozenset(self.form(name).get("properties", {}))
 
 
 class Question(_Asked):
     """A question to the person before anything starts; the answer joins the arguments.
 
-    Without a schema it is a confirmation: nothing starts before a person says yes to this call.
-    Source: MCP 2026-07-28, multi round-trip requests (`inputRequests` on `tools/call`).
+    Without a schema it is a confirmation: nothing starts before a person answers yes. Source: MCP 2026-07-28, multi
+    round-trip requests (`inputRequests` on `tools/call`).
     """
 
     when_missing: bool = Field(
@@ -180,9 +180,9 @@ class Question(_Asked):
         return self
 
     def form(self, name: str) -> Schema:
-        """Return the form; that of a confirmation has one box to tick.
+        """Return the form; a confirmation has one box to tick.
 
-        Clients answer an empty form without a person, but not this one.
+        Clients may answer an empty form without a person, but not this one.
         """
         if self.schema_ is not None:
             return super().form(name)
@@ -190,13 +190,13 @@ class Question(_Asked):
         return {"type": "object", "properties": {name: box}, "required": [name]}
 
     def due(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """True if the question is still to be asked, given the arguments so far."""
+        """Return True if the question must still be asked, given the arguments so far."""
         wanted = self.form(name).get("required") or list(self.answers(name))
         return not self.when_missing or any(key not in arguments for key in wanted)
 
 
 class Reason(StrEnum):
-    """The need for a reason of whoever approves."""
+    """The need for an approver's reason."""
 
     OPTIONAL = "optional"
     REQUIRED = "required"
@@ -208,7 +208,7 @@ Approvers = Annotated[
 
 
 class Escalation(BaseModel):
-    """More people who may approve, once nobody has for a while."""
+    """Further people who may approve after a time without a decision."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -225,7 +225,7 @@ class AfterSilence(BaseModel):
 
 
 class Approval(BaseModel):
-    """A question that somebody else decides: see `docs/use/approvals.md`."""
+    """A question that another person decides: see `docs/use/approvals.md`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -255,7 +255,7 @@ class Approval(BaseModel):
         return rules
 
     def rules(self, *, escalated: bool) -> Sequence[Rule]:
-        """Return the rules of who may decide."""
+        """Return the rules for people who may decide."""
         more = self.after.then.escalate if escalated and self.after and isinstance(self.after.then, Escalation) else []
         whose = {"any_owner": self.requester_may_approve, "not_owner": not self.requester_may_approve}
         return [rule.model_copy(update=whose) for rule in (*self.approvers, *more)]
@@ -271,7 +271,7 @@ class Approval(BaseModel):
         )
 
     def with_reason(self, form: Schema) -> Schema:
-        """Return the form with a field for the reason; a lone yes or no must be given, as leaving it out is neither."""
+        """Return the form with a field for the reason. A single yes-or-no field becomes required."""
         fields: Mapping[str, Mapping[str, JSON]] = form.get("properties", {})
         if len(fields) == 1 and all(each.get("type") == "boolean" for each in fields.values()):
             form = {**form, "required": list(fields)}
@@ -287,7 +287,7 @@ class Approval(BaseModel):
 
 
 def _named(rules: Sequence[Rule]) -> str:
-    """Return whom rules mean, in words."""
+    """Return the people in the rules as text."""
     names = [value for rule in rules for wanted in rule.claims.values() for value in _list(wanted)]
     names += [name for rule in rules for whom in rule.principals for name in (whom.subject or whom.client,)]
     names += [scope for rule in rules for scope in rule.scopes]
@@ -315,7 +315,7 @@ class StartApproval(Approval):
         """Return the question whether to start, with all arguments.
 
         Raises:
-            MappingError: the message would have a gap.
+            MappingError: the message would have a gap, or is too long.
         """
         template = Template(self.message)
         if gaps := template.gaps(scope):
@@ -339,12 +339,12 @@ class StartApproval(Approval):
 
 
 def argument_lines(arguments: Mapping[str, JSON]) -> Sequence[str]:
-    """Return the arguments for people, one on each line."""
+    """Return the arguments for people, one per line."""
     return [f"- {_name(name)}: {_exact(value)}" for name, value in arguments.items()]
 
 
 def _exact(value: JSON) -> str:
-    """Return a value as JSON on one line, in which no character can look like another line or stay unseen."""
+    """Return a value as JSON on one line, in which no character is invisible or looks like a line break."""
     text = json.dumps(value, ensure_ascii=False)
     return text if text.isprintable() and cleaned(text, len(text) + 1) == text else json.dumps(value)
 
@@ -354,9 +354,9 @@ def _name(name: str) -> str:
 
 
 class GateQuestion(_Asked):
-    """A question while the workflow waits at a gate: a human step that was not written for us.
+    """A question while the workflow waits at a gate, a human step of an unmodified workflow.
 
-    The adapter of the engine checks `when`, `send` and `decline`, which are in the engine's own words.
+    The engine's adapter checks `when`, `send` and `decline`, which are in the engine's terms.
     """
 
     when: Templated = Field(
@@ -382,12 +382,12 @@ class GateQuestion(_Asked):
         return self
 
     def form(self, name: str) -> Schema:
-        """Return the form, with a field for the reason if somebody approves."""
+        """Return the form, with a field for the reason if it needs an approval."""
         form = super().form(name)
         return form if self.approval is None else self.approval.with_reason(form)
 
     def problems(self, name: str) -> Iterator[tuple[str, str]]:
-        """Yield the fields of an answer that are not there, or not sent on: the part at fault, and the text."""
+        """Yield wrong references to answer fields: the setting at fault, and the text."""
         if self.approval is not None and REASON in super().form(name).get("properties", {}):
             yield "schema", f"the field {REASON!r} is the approver's reason, which `approval` adds: remove it"
         for part, known in (("send", self.answers(name)), ("decline", frozenset[str]())):
@@ -411,7 +411,7 @@ class GateQuestion(_Asked):
 
 
 def _kind_of_question(value: object) -> str:
-    """Return the name of the model: a question with words of a gate is found by one."""
+    """Return the name of the model: a question with the settings of a gate belongs to a gate."""
     if isinstance(value, _Asked):
         return type(value).__name__
     is_gate = isinstance(value, dict) and not GATE_WORDS.isdisjoint(cast("dict[str, object]", value))
@@ -422,24 +422,24 @@ AnyQuestion = Annotated[
     Annotated[Question, Tag(Question.__name__)] | Annotated[GateQuestion, Tag(GateQuestion.__name__)],
     Discriminator(_kind_of_question),
 ]
-"""A question before the start, or found by a gate: one with `when`."""
+"""A question before the start, or of a gate if it has `when`."""
 
 
 def name_of(params: Mapping[str, Any]) -> str | None:  # Any: JSON
-    """Return the name that the configuration gives a question, by the params of its `elicitation/create`."""
+    """Return the question's name in the configuration, from the params of its `elicitation/create`."""
     meta = params.get("_meta")
     name = cast("Mapping[str, object]", meta).get(NAME_META) if isinstance(meta, Mapping) else None
     return name if isinstance(name, str) else None
 
 
 def can_decline(params: Mapping[str, Any]) -> bool:  # Any: JSON
-    """Return True unless the params of an `elicitation/create` say that the question cannot be declined."""
+    """Return True unless the params of an `elicitation/create` forbid declining."""
     meta = params.get("_meta")
     return not isinstance(meta, Mapping) or cast("Mapping[str, object]", meta).get(DECLINE_META) is not False
 
 
 def yes_no_field(form: Any) -> str | None:  # Any: JSON; schemas of workflows were not checked
-    """Return the field of a form that asks for a yes or no and, apart from a reason, nothing else; None: no such form.
+    """Return the field of a form that asks only for yes or no and, optionally, a reason; None for any other form.
 
     `form` is a `requestedSchema`.
     """
@@ -452,7 +452,7 @@ def yes_no_field(form: Any) -> str | None:  # Any: JSON; schemas of workflows we
 
 
 def choices_of(field: Mapping[str, Any]) -> Sequence[tuple[Any, str]]:  # Any: JSON; schemas were not checked
-    """Return the choices of a field, or of the items of a list, with their labels; empty: any value will do."""
+    """Return the choices of a field, or of the items of a list, with their labels; empty: any value is accepted."""
     source = object_at(dict(field), "items") if field.get("type") == "array" else dict(field)
     titled = [each for each in (*list_at(source, "oneOf"), *list_at(source, "anyOf")) if is_object(each)]
     choices = [(each["const"], each.get("title", each["const"])) for each in titled if "const" in each]
@@ -464,7 +464,7 @@ def choices_of(field: Mapping[str, Any]) -> Sequence[tuple[Any, str]]:  # Any: J
 def short_key(key: str, params: Mapping[str, Any]) -> str:  # Any: JSON
     """Return a key that a person or a model can repeat: the key itself, or a digest of it if it is long.
 
-    Like the key it belongs to one question for ever, and every replica gives the same.
+    Like the key it belongs to one question permanently, and all replicas return the same.
     """
     if len(key) <= _LONGEST_KEY:
         return key
@@ -473,17 +473,17 @@ def short_key(key: str, params: Mapping[str, Any]) -> str:  # Any: JSON
 
 
 def find_key(asked: Mapping[str, Mapping[str, Any]], word: str) -> str | None:  # Any: JSON
-    """Return the key of the one question (params by key) that has this key or short key."""
+    """Return the key of the question (params by key) with this key or short key."""
     if word in asked:
         return word
     return next((key for key, params in asked.items() if short_key(key, params) == word), None)
 
 
 def is_called(word: str, key: str | None, params: Mapping[str, Any]) -> bool:  # Any: JSON
-    """Return True if a word of a person means this question: its name, its key, or its short key.
+    """Return True if a person's `word` means this question: its name, its key, or its short key.
 
-    The name comes again with each round of a gate. A question without a name in its params has one in its key, up to a
-    dot, if it is a gate's of a task that was started by an older version.
+    The name recurs with each round of a gate. In a task started by an older version, a gate's question has no name in
+    its params; its name is the part of the key before the dot.
     """
     name = name_of(params)
     if key is None:
@@ -492,9 +492,9 @@ def is_called(word: str, key: str | None, params: Mapping[str, Any]) -> bool:  #
 
 
 def example_of(schema: Any) -> Mapping[str, Any] | None:  # Any: JSON; schemas of workflows were not checked
-    """Return an answer that fits the form: its required fields, or the first field if it requires none.
+    """Return an answer that fits the form: its required fields, or the first field if none is required.
 
-    None: nothing fits for certain, as for a text with a `pattern`, or it is no schema.
+    None: no answer fits for certain, for example for a text with a `pattern`, or it is not a schema.
     """
     if not isinstance(schema, dict):
         return None
@@ -535,7 +535,7 @@ def _candidates(field: Schema) -> Iterator[Any]:  # Any: JSON
 
 
 def _choices(field: Schema) -> Sequence[Any]:  # Any: JSON
-    """Return the values of a field that has choices, plain or with titles."""
+    """Return the values of a field with choices, plain or with titles."""
     plain = field.get("enum")
     if isinstance(plain, list):
         return cast("list[object]", plain)
@@ -555,7 +555,7 @@ def _numbers(field: Schema) -> Iterator[float]:
 
 
 def _of_length(field: Schema) -> str:
-    """Return a text of dots of the least length."""
+    """Return dots of the minimum length."""
     least, most = field.get("minLength", 0), field.get("maxLength", _DOTS)
     length = max(least, min(most, _DOTS)) if isinstance(least, int) and isinstance(most, int) else _DOTS
     return "." * min(length, _LONGEST_TEXT)

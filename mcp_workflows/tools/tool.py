@@ -52,20 +52,20 @@ from mcp_workflows.units import DURATION_SCHEMA, Duration
 
 
 class Then(StrEnum):
-    """The action on an execution that does not end although it was asked to."""
+    """The action on an execution that does not end after a cancellation."""
 
     TERMINATE = "terminate"
 
 
 class OnExpire(StrEnum):
-    """The fate of an execution that still runs when its task expires."""
+    """The action on an execution that is still running when its task expires."""
 
     KEEP = "keep"
     CANCEL = "cancel"
 
 
 class AfterCancel(BaseModel):
-    """The time that an execution has to end after a cancellation, and the action then."""
+    """The time that an execution has to end after a cancellation, and the action after it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -83,7 +83,7 @@ MAX_RESULT_BYTES = 1_000_000
 
 
 class TaskSupport(StrEnum):
-    """The task support of a tool: its calls become tasks or not, and what a client without tasks gets."""
+    """The task support of a tool: whether its calls become tasks, and what a client without tasks gets."""
 
     REQUIRED = "required"
     OPTIONAL = "optional"
@@ -100,7 +100,7 @@ class Card(StrEnum):
 
 
 def _from_boolean(value: object) -> object:
-    """Return `on` or `off` for a boolean: a reader of YAML 1.1 makes booleans of these words."""
+    """Return `on` or `off` for a boolean, because YAML 1.1 reads these words as booleans."""
     return (Card.ON if value else Card.OFF) if isinstance(value, bool) else value
 
 
@@ -113,7 +113,7 @@ CardSetting = Annotated[
 
 DedupeSetting = Annotated[
     Duration | Literal["off"],
-    BeforeValidator(lambda value: "off" if value is False else value),  # as a reader of YAML 1.1 has it
+    BeforeValidator(lambda value: "off" if value is False else value),  # YAML 1.1 reads `off` as false
     WithJsonSchema({"anyOf": [DURATION_SCHEMA, {"enum": ["off", False]}]}),
 ]
 """`dedupe` as a configuration may write it."""
@@ -142,7 +142,7 @@ Wait = Annotated[
 
 
 class Kind(StrEnum):
-    """The kind of a call: it starts an execution, or watches one that somebody else started."""
+    """The kind of a call: it starts an execution, or watches one that was started elsewhere."""
 
     START = "start"
     WATCH = "watch"
@@ -161,7 +161,7 @@ class Annotations(BaseModel):
 
 
 class TaskAction(BaseModel):
-    """A message to the execution of a task; what it is, the engine's adapter reads in the other keys."""
+    """A message to the execution of a task; the engine's adapter reads its content from the other keys."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -177,11 +177,11 @@ class TaskAction(BaseModel):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The keys of the engine's adapter."""
+        """The keys for the engine's adapter."""
         return self.model_extra or {}
 
     def tool(self, name: str, starter: AnyTool) -> Tool:
-        """Return the action as a tool, which no client sees: its calls have a target."""
+        """Return the action as a tool, which no client sees; its calls have a target."""
         made = Tool(
             name="action",
             engine=starter.engine,
@@ -207,15 +207,15 @@ def is_action(name: str) -> bool:
 
 
 def repetition(name: str) -> str:
-    """Return the words for a second call of this tool."""
+    """Return the text for a second call of this tool."""
     return "take the action" if is_action(name) else f"call {name}"
 
 
 UNFILLED: Final = frozenset({"progress"})
-"""Options whose placeholders the adapter fills in, from what the engine tells later."""
+"""Options whose placeholders the adapter fills in later, from the engine's reports."""
 EXECUTION_ID = "execution_id"
 RESERVED_LABELS: Final = frozenset({"tool", "owner", "principal", "issuer", "client", "traceparent", "tracestate"})
-"""The labels that each execution gets in any case."""
+"""The labels that each execution always gets."""
 _LABEL_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 WATCH_INPUT: Schema = {
     "type": "object",
@@ -225,7 +225,7 @@ WATCH_INPUT: Schema = {
     "required": [EXECUTION_ID],
     "additionalProperties": False,
 }
-_OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  # more properties may come of these
+_OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  # may add further properties
 
 UNCHECKED: Final = "unchecked_result"
 """The only member of the structured content for a result that does not match its schema; the value is JSON text."""
@@ -240,10 +240,10 @@ _ASSERTED_OF_OBJECTS: Final = frozenset(
 
 
 class _Need(NamedTuple):
-    """The condition on other settings of a tool under which a setting counts."""
+    """The condition on other settings of a tool under which a setting has an effect."""
 
     words: str
-    is_met: Callable[[Mapping[str, Any]], bool]  # asked with the settings, as they are written
+    is_met: Callable[[Mapping[str, Any]], bool]  # receives the settings as written
 
 
 def _hands_over(settings: Mapping[str, Any]) -> bool:
@@ -271,8 +271,8 @@ _NEEDS: Final[Mapping[str, _Need]] = {
 }
 
 
-def missing_need(setting: str, settings: Mapping[str, Any]) -> str | None:  # Any: as they are written
-    """Return what a setting needs and a tool with these settings does not have; None if the setting counts.
+def missing_need(setting: str, settings: Mapping[str, Any]) -> str | None:  # as written
+    """Return the missing condition for a setting to have an effect in a tool with these settings; None: it has one.
 
     In a tool itself such a setting is an error; a default for many tools does not apply.
     """
@@ -389,11 +389,11 @@ class _Offered(BaseModel):
     )
 
     fixed: ClassVar[Mapping[str, Any]] = {}
-    """The settings that all tools of this kind have; nobody can write them."""
+    """The settings that all tools of this kind have; they cannot be written."""
 
     @model_validator(mode="before")
     @classmethod
-    def _has_settings_of_its_kind(cls, values: Any) -> Any:  # any: what is not a mapping is pydantic's to refuse
+    def _has_settings_of_its_kind(cls, values: Any) -> Any:  # Any: pydantic refuses what is not a mapping
         if not isinstance(values, dict):
             return cast("object", values)
         written, other = cast("dict[str, Any]", values), _OTHER[cls.model_fields["kind"].default]
@@ -422,12 +422,12 @@ class _Offered(BaseModel):
 
     @property
     def grace(self) -> float | None:
-        """Seconds that an execution may take to end after a cancellation; None: as long as it likes."""
+        """Seconds that an execution may take to end after a cancellation; None: unlimited."""
         return None if self.cancel is None else self.cancel.grace.total_seconds()
 
     @property
     def cancels_on_expiry(self) -> bool:
-        """True if an execution that still runs when its task expires is cancelled."""
+        """True if an execution that is still running when its task expires is cancelled."""
         return self.on_expire is OnExpire.CANCEL
 
     @cached_property
@@ -465,7 +465,7 @@ class _Offered(BaseModel):
 
     @property
     def effective_card(self) -> Card:
-        """`card`, or `off` if the tool never hands a task over: then there is nothing for a task view to follow."""
+        """`card`, or `off` if the tool never hands a task over: then a task view has nothing to follow."""
         return self.card if self.hands_over else Card.OFF
 
     @property
@@ -475,7 +475,7 @@ class _Offered(BaseModel):
 
     @property
     def advertised_support(self) -> Literal["required", "optional", "forbidden"]:
-        """The task support in the words of 2025-11-25 (`execution.taskSupport`)."""
+        """The task support in the terms of 2025-11-25 (`execution.taskSupport`)."""
         if self.tasks is TaskSupport.REQUIRED:
             return "required"
         return "forbidden" if self.tasks is TaskSupport.FORBIDDEN else "optional"
@@ -491,12 +491,12 @@ class _Offered(BaseModel):
 
     @cached_property
     def confirmation(self) -> tuple[str, Question] | None:
-        """The name and the question that a person must say yes to before each start; None: nobody is asked."""
+        """The name and the question that a person must confirm before each start; None: no confirmation."""
         return next(((name, each) for name, each in self._before.items() if each.schema_ is None), None)
 
     @cached_property
     def gates(self) -> Mapping[str, GateQuestion]:
-        """The questions that are found by a gate, by name."""
+        """The questions of gates, by name."""
         return {name: each for name, each in self.questions.items() if isinstance(each, GateQuestion)}
 
     @cached_property
@@ -506,7 +506,7 @@ class _Offered(BaseModel):
 
     @cached_property
     def approval_rules(self) -> Sequence[Rule]:
-        """All rules of who may ever approve something; each request asks them."""
+        """All rules for people who may ever approve; each request checks them."""
         return [rule for each in self.approvals.values() for rule in each.rules(escalated=True)]
 
     @cached_property
@@ -516,7 +516,7 @@ class _Offered(BaseModel):
 
     @property
     def asks(self) -> Mapping[str, frozenset[str]]:
-        """The fields of the questions in the configuration, by name; the workflow may have its own."""
+        """The fields of the questions in the configuration, by name; the workflow may ask others."""
         return {name: each.answers(name) for name, each in self.questions.items()}
 
     def problems(self) -> Iterator[tuple[str, str]]:
@@ -526,7 +526,7 @@ class _Offered(BaseModel):
         brought = [(name, key) for name, each in self.ask.items() for key in sorted(each.answers(name))]
         for place, source in self._templates():
             template = Template(source)
-            if properties and not self.input.keys() & _OPENING:  # otherwise any argument may be there
+            if properties and not self.input.keys() & _OPENING:  # otherwise other arguments are allowed
                 for argument in sorted(template.arguments - properties.keys() - {key for _, key in brought}):
                     yield place, f"there is no argument {argument!r}{did_you_mean(argument, properties)}"
             for field in sorted(template.begun_with("principal") - PRINCIPAL_FIELDS):
@@ -540,12 +540,12 @@ class _Offered(BaseModel):
 
     @cached_property
     def names_task(self) -> bool:
-        """True if a placeholder may have the id of the task, so that no two calls are the same to the engine."""
+        """True if a placeholder may use the id of the task, so that no two calls are the same to the engine."""
         return any(Template(source).mentions("task") for _, source in self._templates())
 
     @cached_property
     def names_principal(self) -> bool:
-        """True if a placeholder may have a value of the caller, so that claims lead to another execution."""
+        """True if a placeholder may use a value of the caller, so that claims lead to another execution."""
         return any(Template(source).mentions("principal") for _, source in self._templates())
 
     def _templates(self) -> Iterator[tuple[str, Any]]:  # any JSON value
@@ -556,7 +556,7 @@ class _Offered(BaseModel):
             yield from ((f"questions.{name}.{part}", getattr(question, part)) for part in parts)
 
     def complaints(self, arguments: Mapping[str, Any], *, to_be_asked: Set[str] = frozenset()) -> Sequence[str]:
-        """Return the errors in the arguments, a line each; arguments that will be asked for may still be missing."""
+        """Return the errors in the arguments, one per line; arguments that will be asked for may still be missing."""
         required = self.input.get("required", [])
         needed = [name for name in required if name not in to_be_asked or name in arguments]
         checker = self.checker if needed == required else Checker({**self.input, "required": needed})
@@ -564,7 +564,7 @@ class _Offered(BaseModel):
         return [*found, "and perhaps more"] if len(found) == MAX_COMPLAINTS else found
 
     def map(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
-        """Return the arguments as the engine gets them: a list is positional."""
+        """Return the arguments as the engine receives them; a list is positional."""
         return [scope["args"]]
 
     def render_labels(self, scope: Mapping[str, Any]) -> Mapping[str, str]:
@@ -572,7 +572,7 @@ class _Offered(BaseModel):
         return {}
 
     def frozen_options(self, scope: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Fill in the settings for the engine's adapter: a task keeps them as they were at its start.
+        """Fill in the settings for the engine's adapter, which a task keeps from its start.
 
         Raises:
             MappingError: a text would have a gap: calls without the argument must not share a workflow id.
@@ -599,7 +599,7 @@ def _check_address(address: Template, scope: Mapping[str, Any]) -> None:
     """Check that an id names one execution for one caller: callers without a subject must not share one.
 
     Raises:
-        MappingError: a part of the id would be empty, or the caller is anonymous and the id is made of the caller.
+        MappingError: a part of the id would be empty, or the caller is anonymous and the id depends on the caller.
     """
     caller = scope["principal"]["id"]
     if caller == ANONYMOUS.id and address.mentions("principal"):
@@ -645,7 +645,7 @@ class Tool(_Offered):
     approval: StartApproval | None = Field(
         default=None, description="An approval by somebody else before the start: see `docs/use/approvals.md`."
     )
-    may_answer: ClassVar = True  # the tasks of a start are the caller's own
+    may_answer: ClassVar = True  # the tasks of a start belong to the caller
     may_cancel: ClassVar = True
 
     @field_validator("labels")
@@ -659,12 +659,12 @@ class Tool(_Offered):
 
     @cached_property
     def approvals(self) -> Mapping[str, Approval]:
-        """The approvals by the gate of their question, that of the start included."""
+        """The approvals by the gate of their question, including that of the start."""
         return {**super().approvals, **({} if self.approval is None else {START_GATE: self.approval})}
 
     @property
     def dedupe_window(self) -> timedelta | None:
-        """`dedupe` as a time; None: the arguments are no key."""
+        """`dedupe` as a time; None: the arguments are not the key."""
         return self.dedupe if isinstance(self.dedupe, timedelta) else None
 
     @property
@@ -673,7 +673,7 @@ class Tool(_Offered):
         return self.dedupe is None and not self.cancel_on_disconnect
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong with the tool as a whole, its actions included."""
+        """Yield what is wrong with the tool as a whole, including its actions."""
         yield from super().problems()
         for name, action in self.actions.items():
             yield from ((f"actions.{name}.{at}", text) for at, text in action.tool(name, self).problems())
@@ -694,10 +694,10 @@ class Tool(_Offered):
         yield from ((f"labels.{name}", text) for name, text in self.labels.items())
 
     def map(self, scope: Mapping[str, Any]) -> Any:  # any JSON value
-        """Return the arguments as the engine gets them: a list is positional.
+        """Return the arguments as the engine receives them; a list is positional.
 
-        Without `args` they are one object, which may be empty if the input declares any. A workflow that declares none
-        may have no parameter for it.
+        Without `args` they are one object, which may be empty if the input declares any. A workflow that declares no
+        arguments may have no parameter for it.
         """
         if self._args_template is not None:
             return self._args_template.render(scope)
@@ -720,7 +720,7 @@ class WatchTool(_Offered):
     """One workflow as one MCP tool: a call watches an execution that was started elsewhere, by its id in the engine.
 
     Raises:
-        pydantic.ValidationError: see `Tool`; or a setting only matters when a workflow is started.
+        pydantic.ValidationError: see `Tool`; or a setting applies only when a workflow is started.
     """
 
     kind: Literal[Kind.WATCH] = Kind.WATCH
@@ -761,19 +761,19 @@ class WatchTool(_Offered):
 
 
 AnyTool: TypeAlias = Tool | WatchTool
-"""A tool of any kind; `kind` tells which."""
+"""A tool of any kind, given by `kind`."""
 
 MODELS: Final[Mapping[Kind, type[Tool] | type[WatchTool]]] = {Kind.START: Tool, Kind.WATCH: WatchTool}
 _OTHER: Final = {Kind.START: Kind.WATCH, Kind.WATCH: Kind.START}
 
 
 def all_labels(tool: AnyTool, principal: Principal, scope: Mapping[str, JSON]) -> Mapping[str, str]:
-    """Return the labels of an execution: the tool, the owner of the task, and the tool's own, with no other claims.
+    """Return the labels of an execution: the tool, the task's owner, and the tool's labels, with no other claims.
 
     Raises:
         MappingError: see `Tool.render_labels`.
     """
-    exactly = principal.id if principal.subject is not None else None  # two issuers may know one subject
+    exactly = principal.id if principal.subject is not None else None  # two issuers may know the same subject
     who = {"principal": exactly, "issuer": principal.issuer, "client": principal.client}
     known = {name: value for name, value in who.items() if value is not None}
     return {"tool": tool.name, "owner": principal.subject or principal.id, **known, **tool.render_labels(scope)}
