@@ -4,39 +4,39 @@
 WorkflowsError
 ├── ConfigError                  workflows.yaml, or the arguments of attach(), are wrong
 ├── MappingError                 a template cannot be filled in from these values
-├── EngineError                  the only errors that cross the boundary of an adapter
+├── EngineError                  the only errors that leave an adapter
 │   ├── EngineUnavailable        the outcome is unknown: down, slow, throttled (`sent`: it may have arrived)
 │   │   ├── AdapterBroke         its adapter broke the contract; the log has the stack trace
-│   │   └── ResultUnavailable    the execution has succeeded, and its result cannot be read now
-│   ├── EngineRefused            a definite no: bad input, no permission, no such workflow
+│   │   └── ResultUnavailable    the execution has succeeded, but its result cannot be read now
+│   ├── EngineRefused            definitely refused: bad input, no permission, no such workflow
 │   │   └── StartConflict        the key is taken by an execution with another workflow or input
-│   └── ExecutionNotFound        the engine has no such execution (any more)
+│   └── ExecutionNotFound        the engine has no such execution, or no longer
 ├── StoreError
-│   ├── StoreUnavailable         locked for too long,    unwritable, full
+│   ├── StoreUnavailable         locked for too long, unwritable, full
 │   └── StoreUnusable            a newer version, a network file system, not a store at all
-├── AccessError                  the caller is not let in; the messages are for the log, not for the caller
-│   ├── TokenRefused             the token is not good
-│   ├── NotAllowed               the token is good, and its owner may not do this
-│   └── IssuerUnavailable        it cannot be told: its issuer cannot be asked now
-│       └── KeysUnavailable      its issuer's keys cannot be had now
+├── AccessError                  the caller is refused; the messages are for the log, not for the caller
+│   ├── TokenRefused             the token is invalid
+│   ├── NotAllowed               the token is valid, but its owner may not do this
+│   └── IssuerUnavailable        the token cannot be checked: its issuer is unavailable
+│       └── KeysUnavailable      the issuer's keys are unavailable
 ├── RequestError                 a JSON-RPC error for the client, with code, message, data
 │   ├── LimitReached             too many tasks, calls or polls: `retry_after` seconds may help
-│   └── ServerStopping           the server is about to stop, and waits for nothing any more
-├── OperatorError                a command of the operator cannot be done
-└── ClientError                  errors of `mcp_workflows.client`; a * is the SDK's `MCPError` too (client/requests.py)
-    ├── TaskCancelled            the task that was followed was cancelled: `task_id` says which
+│   └── ServerStopping           the server is about to stop and ends all waiting
+├── OperatorError                an operator's command cannot be executed
+└── ClientError                  errors of `mcp_workflows.client`; *: also an `MCPError` (client/requests.py)
+    ├── TaskCancelled            the followed task, `task_id`, was cancelled
     ├── TaskError *              a JSON-RPC error about one task
     │   ├── TaskFailed *         the task ended with a JSON-RPC error, as a plain call would have
-    │   ├── TaskNotFound *       the server has no such task, or it is somebody else's
-    │   │   └── TaskExpired *    the server had it, and its time to live is over
-    │   └── AnswerRejected *     an answer does not fit its question; the task goes on and still asks
-    ├── ForgedDelivery           an event came to a webhook that is not signed with its secret
-    ├── StaleDelivery            an event came to a webhook that was signed too long ago
-    ├── NotLetIn                 the server wants a token, or another one
+    │   ├── TaskNotFound *       the server has no such task, or it has another owner
+    │   │   └── TaskExpired *    the server had it, but its time to live is over
+    │   └── AnswerRejected *     an answer does not fit its question; the question stays open
+    ├── ForgedDelivery           a delivery to a webhook is not signed with its secret
+    ├── StaleDelivery            a delivery to a webhook was signed too long ago
+    ├── NotLetIn                 the server requires a token, or another one
     └── ServerUnreachable        the server does not answer, or the connection to it was lost
 ```
 
-No message of these holds a token, a secret, a stack trace or another owner's data: they go to clients.
+No message of these contains a token, a secret, a stack trace or another owner's data, because most reach clients.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from typing import Any
 
 
 class WorkflowsError(Exception):
-    """The root: `except WorkflowsError` catches all that this package raises on purpose."""
+    """The root: `except WorkflowsError` catches every error that this package raises on purpose."""
 
 
 class ConfigError(WorkflowsError):
@@ -53,23 +53,23 @@ class ConfigError(WorkflowsError):
 
 
 class MappingError(WorkflowsError):
-    """A template is right, but its expression does not work on the values it got."""
+    """A template is valid, but its expression does not work on these values."""
 
 
 class EngineError(WorkflowsError):
-    """A workflow engine did not do what it was asked."""
+    """A workflow engine did not do what was requested."""
 
 
 class EngineUnavailable(EngineError):
-    """The engine gave no answer, so nothing is known about the outcome.
+    """The engine gave no answer, so the outcome is unknown.
 
     `sent` is False only when the request certainly never reached the engine (connection refused, unknown host): then
     nothing was started, answered or cancelled.
 
-    `throttled` is True if the engine is there and refuses for now, or we hold back so that it need not: a caller that
-    waits for an execution then goes on waiting.
+    `throttled` is True if the engine refuses only for now, or we hold back to avoid that. A caller that waits for an
+    execution then keeps waiting.
 
-    `silent` is False when the error does not tell if the engine answers: it is about this one execution, or about
+    `silent` is False when the error does not show whether the engine answers, because it concerns this execution, or
     something else that is needed.
     """
 
@@ -81,21 +81,21 @@ class EngineUnavailable(EngineError):
 
 
 class AdapterBroke(EngineUnavailable):
-    """The adapter raised an error that must not cross its boundary, so nothing is known about the outcome."""
+    """The adapter raised an error that must not leave it, so the outcome is unknown."""
 
 
 class ResultUnavailable(EngineUnavailable):
-    """The execution has succeeded, and its result, which takes a further request, cannot be read now."""
+    """The execution has succeeded, but its result, which needs a further request, cannot be read now."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, silent=False)
 
 
 class EngineRefused(EngineError):
-    """The engine, or the adapter on its behalf, gave a definite no: nothing was started or changed.
+    """The engine, or the adapter on its behalf, definitely refused: nothing was started or changed.
 
-    `final` is True if it is about the input itself: then no earlier attempt with it can have been accepted either.
-    Otherwise (no permission, no such namespace) it says nothing about an earlier attempt whose outcome is not known.
+    `final` is True if the input itself is the reason: then no earlier attempt with it can have been accepted either.
+    Otherwise (no permission, no such namespace) an earlier attempt with an unknown outcome may have been accepted.
     """
 
     def __init__(self, message: str, *, final: bool = False) -> None:
@@ -111,39 +111,39 @@ class StartConflict(EngineRefused):
 
 
 class ExecutionNotFound(EngineError):
-    """The engine has no such execution: never had, or dropped it after its retention."""
+    """The engine has no such execution: it never had, or dropped it after its retention."""
 
 
 class StoreError(WorkflowsError):
-    """The store did not do what it was asked."""
+    """The store did not do what was requested."""
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot be written or read now; trying again later may help."""
+    """The store cannot be written or read now; a later retry may help."""
 
 
 class StoreUnusable(StoreError):
-    """The store cannot be used as it is: a newer version wrote it, or it lies on a network file system."""
+    """The store must not be used: a newer version wrote it, or it is on a network file system."""
 
 
 class AccessError(WorkflowsError):
-    """The caller is not let in. The message has the reason, for the log: the caller is not told."""
+    """The caller is refused. The message has the reason, only for the log."""
 
 
 class TokenRefused(AccessError):
-    """The token is not good: forged, expired, meant for somebody else, or no token at all."""
+    """The token is invalid: forged, expired, meant for another server, or missing."""
 
 
 class NotAllowed(AccessError):
-    """The token is good, and its owner may not do this."""
+    """The token is valid, but its owner may not do this."""
 
 
 class IssuerUnavailable(AccessError):
-    """The token cannot be checked now: its issuer cannot be asked."""
+    """The token cannot be checked now: its issuer is unavailable."""
 
 
 class KeysUnavailable(IssuerUnavailable):
-    """The token cannot be checked now: the keys of its issuer cannot be had."""
+    """The token cannot be checked now: its issuer's keys are unavailable."""
 
 
 METHOD_NOT_FOUND = -32601
@@ -161,7 +161,7 @@ class RequestError(WorkflowsError):
         self.data = data
 
 
-LIMIT_REACHED = -32050  # of the codes that JSON-RPC leaves to servers, far from those of MCP
+LIMIT_REACHED = -32050  # one of the codes that JSON-RPC leaves to servers, far from MCP's
 
 
 class LimitReached(RequestError):
@@ -174,14 +174,14 @@ class LimitReached(RequestError):
 
 
 class ServerStopping(RequestError):
-    """The server is about to stop, and waits for nothing any more; the workflows go on."""
+    """The server is about to stop and ends all waiting; the workflows continue."""
 
     def __init__(self) -> None:
         super().__init__(INTERNAL_ERROR, "the server is stopping; the workflow goes on: ask again later")
 
 
 class OperatorError(WorkflowsError):
-    """A command of the operator cannot be done; nothing was changed."""
+    """An operator's command cannot be executed; nothing was changed."""
 
 
 class ClientError(WorkflowsError):
@@ -189,7 +189,7 @@ class ClientError(WorkflowsError):
 
 
 class TaskCancelled(ClientError):
-    """The task that was followed was cancelled, without a result; `message` is from the server."""
+    """The followed task was cancelled, without a result; `message` is from the server."""
 
     def __init__(self, task_id: str, message: str | None = None) -> None:
         super().__init__(f"the task {task_id} was cancelled" + (f": {message}" if message else ""))
@@ -198,16 +198,16 @@ class TaskCancelled(ClientError):
 
 
 class ForgedDelivery(ClientError):
-    """A delivery to a webhook is not signed with its secret: somebody else sent it, or changed it."""
+    """A delivery to a webhook is not signed with its secret: it was forged or changed."""
 
 
 class StaleDelivery(ClientError):
-    """A delivery to a webhook was signed too long ago: somebody may have kept it, and sends it again."""
+    """A delivery to a webhook was signed too long ago: it may be a replay."""
 
 
 class NotLetIn(ClientError):
-    """The MCP server wants a token, or another one; tasks that were started there go on."""
+    """The MCP server requires a token, or another one; tasks started there continue."""
 
 
 class ServerUnreachable(ClientError):
-    """The MCP server does not answer, or the connection to it was lost; tasks that were started there go on."""
+    """The MCP server does not answer, or the connection was lost; tasks started there continue."""

@@ -1,6 +1,6 @@
 """The task as one row, and its lifecycle.
 
-Every change of a row is one pure function here, `Task -> Task`; a store applies it in one transaction.
+Every change of a row is a pure function here, `Task -> Task`; a store applies it in one transaction.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ LIFECYCLE: Mapping[Status, frozenset[Status]] = {
     Status.FAILED: frozenset(),
     Status.CANCELLED: frozenset(),
 }
-"""The statuses that may follow each status. A terminal status is final, as the spec says."""
+"""The statuses that may follow each status. A terminal status is final (spec)."""
 
 STARTING = Execution(status=Status.RUNNING, message="starting")
-DELIVERING = timedelta(seconds=15)  # for so long the request itself delivers a cancellation; then maintenance does
-CLOCKS_DIFFER = timedelta(minutes=1)  # of replicas, at most; a time further ahead was written by a clock that was ahead
-CREATING = timedelta(seconds=30)  # an attempt to start is over by then: three times what a call to an engine may take
-SHORTEST_PAUSE = timedelta(seconds=30)  # until maintenance tries a failed step again
+DELIVERING = timedelta(seconds=15)  # so long the request itself delivers a cancellation; then maintenance does
+CLOCKS_DIFFER = timedelta(minutes=1)  # maximum between replicas; a time further ahead was written by a wrong clock
+CREATING = timedelta(seconds=30)  # maximum duration of a start attempt: three times the longest call to an engine
+SHORTEST_PAUSE = timedelta(seconds=30)  # until maintenance retries a failed step
 LONGEST_PAUSE = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnansweredCall:
-    """The mark of a call whose caller may not have its reply: the same call again takes the task over.
+    """The mark of a call whose caller may not have its reply; the same call again claims the task.
 
     See docs/decisions/0032.
     """
@@ -43,18 +43,18 @@ class UnansweredCall:
     match: str  # a digest: equal for the same call
     holder: str  # the call that the task answers now
     called: datetime  # arrival of the call that started it
-    open_from: datetime | None = None  # a matching call may claim the task from then on; None: from now on
+    open_from: datetime | None = None  # a matching call may claim the task from then on; None: at once
     open_until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """The terms of an approval, frozen at the start: who gives it, and what follows if nobody does (in seconds)."""
+    """The terms of an approval, frozen at the start: the approvers, and the steps without a decision (in seconds)."""
 
-    approvers: str  # in words
+    approvers: str  # as text
     remind: float | None = None
     after: float | None = None
-    escalates_to: str | None = None  # in words; None: it is declined then
+    escalates_to: str | None = None  # as text; None: it is declined then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,19 +64,19 @@ class Waiting:
     since: datetime
     reminded: datetime | None = None
     escalated: datetime | None = None
-    notified: Mapping[str, datetime] = field(default_factory=dict[str, datetime])  # channels: when they took it first
-    unreached: frozenset[str] = frozenset()  # channels that have not taken it
+    notified: Mapping[str, datetime] = field(default_factory=dict[str, datetime])  # channels: first acceptance
+    unreached: frozenset[str] = frozenset()  # channels that have not accepted it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The decision on an approval."""
 
-    by: str | None  # id of the principal; None: nobody decided in time
+    by: str | None  # id of the principal; None: a deadline passed
     at: datetime
     is_approved: bool
     reason: str | None = None
-    gate: str = ""  # of the question, which is gone from the task
+    gate: str = ""  # of the question, which the task no longer has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,24 +85,24 @@ class Held:
 
     ttl: float  # seconds that it can be read after the decision
     requester: str  # the caller, sealed: its rights are checked again at the approval
-    tool: str  # a digest of the tool, which must be the same then
+    tool: str  # a digest of the tool, which must not change until then
 
 
 class Step(StrEnum):
-    """A step of maintenance about an approval that is not given."""
+    """A maintenance step for an approval without a decision."""
 
     REMIND = "remind"
     ESCALATE = "escalate"
     DECLINE = "decline"
 
 
-START_KEY = ".approval"  # key of the question whether to start; `engines.registry` lets no execution ask under it
-START_GATE = START_KEY  # its place among the terms; no question of a tool has this name
+START_KEY = ".approval"  # key of the question about the start; `engines.registry` refuses executions that ask with it
+START_GATE = START_KEY  # its gate among the terms; no question of a tool has this name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One row: the map from a task id to an execution, and the state when it was last observed."""
+    """One row: the map from a task id to an execution, and its last observed state."""
 
     id: str
     owner: str
@@ -110,7 +110,7 @@ class Task:
     engine: str
     workflow: str
     key: str  # one key, one execution: see `Start.key`
-    input: Annotated[JSON, Field(alias="arguments")]  # of the workflow; kept until it is started; alias: in stores
+    input: Annotated[JSON, Field(alias="arguments")]  # of the workflow; kept until the start; alias: in stores
     created: datetime
     updated: datetime  # the last change of status, message, progress or questions
     expires: datetime | None  # created + ttl; None: never
@@ -122,34 +122,34 @@ class Task:
     output_schema: Mapping[str, JSON] | None = None
     idempotency_key: str | None = None  # as the client sent it; unique per owner and tool
     fingerprint: str  # of the client's arguments: the same idempotency key must mean the same call
-    host: str | None = None  # the program through which the call came, as it calls itself
-    target: str | None = None  # of an action: the handle of the execution that its message goes to
-    attempts: int = 0  # that may have started it; each is noted before it is made
-    attempted: datetime | None = None  # the beginning of the last attempt; None: none, or one of an older version
-    acknowledged: bool = False  # a call was answered with it before it was known to be started
+    host: str | None = None  # the calling program's own name
+    target: str | None = None  # of an action: the handle of its execution
+    attempts: int = 0  # starts that may have succeeded; each is recorded before it is made
+    attempted: datetime | None = None  # beginning of the last attempt; None: none, or made by an older version
+    acknowledged: bool = False  # a call returned it before it was known to be started
     unanswered: UnansweredCall | None = None
     handle: str | None = None  # None: not known to be started
     execution: Execution = STARTING
     ended: datetime | None = None
-    answered: frozenset[str] = frozenset()  # keys of questions an answer was accepted for
-    asked_keys: frozenset[str] = frozenset()  # keys of the questions that were ever observed, at most two
+    answered: frozenset[str] = frozenset()  # keys of questions with an accepted answer
+    asked_keys: frozenset[str] = frozenset()  # keys of the questions ever observed, at most two
     cancel_requested: datetime | None = None
-    cancel_delivered: bool = False  # the engine has taken it
-    cancelled: datetime | None = None  # a client of 2025-11-25 was notified: in that revision it has ended, for ever
-    guarded: bool = False  # its tool named rules when it was created: see access.policy
-    grace: float | None = None  # seconds after its engine took a cancellation until it is terminated; None: never
-    terminated: datetime | None = None  # the engine was ordered to end it without asking it
-    cancel_on_expiry: bool = False  # its execution is cancelled when its time to live is over
-    not_before: datetime | None = None  # until then maintenance leaves it alone, even if a step is due
-    may_answer: bool = True  # False: its questions are for somebody else
+    cancel_delivered: bool = False  # the engine has accepted it
+    cancelled: datetime | None = None  # a client of 2025-11-25 was notified: in that revision it has ended, finally
+    guarded: bool = False  # its tool had rules when it was created: see access.policy
+    grace: float | None = None  # seconds from an accepted cancellation to termination; None: never
+    terminated: datetime | None = None  # when the engine was asked to terminate it
+    cancel_on_expiry: bool = False  # its execution is cancelled when its time to live ends
+    not_before: datetime | None = None  # maintenance takes no step before this
+    may_answer: bool = True  # False: its questions are for others
     may_cancel: bool = True
-    tombstone: bool = False  # expired: its key starts nothing again, and its owner hears that it has expired
-    identity: str = ""  # of its engine, see `Adapter.identity`; empty: written before engines had one
-    held: Held | None = None  # None: nothing, or nothing any more, has to be approved before the start
+    tombstone: bool = False  # expired: its key starts nothing again, and its owner learns that it has expired
+    identity: str = ""  # of its engine, see `Adapter.identity`; empty: the row predates identities
+    held: Held | None = None  # None: no approval is needed before the start, or no longer
     terms: Mapping[str, Terms] = field(default_factory=dict[str, Terms])  # by the gate of the question
     waiting: Mapping[str, Waiting] = field(default_factory=dict[str, Waiting])  # by the key of the question
-    decisions: Mapping[str, Decision] = field(default_factory=dict[str, Decision])  # likewise
-    channels: frozenset[str] = frozenset()  # that were sent a question of it: they are sent its end, too
+    decisions: Mapping[str, Decision] = field(default_factory=dict[str, Decision])  # by the key of the question
+    channels: frozenset[str] = frozenset()  # channels notified of one of its questions, to be notified of its end
 
     @property
     def engine_key(self) -> str:
@@ -158,13 +158,13 @@ class Task:
 
     @property
     def seen(self) -> Execution:
-        """The execution as clients may see it: without answered questions, never waiting for nothing."""
+        """The execution as clients may see it: without answered questions, and waiting only if a question is open."""
         seen = _open(self) if self.may_answer else _watched(self)
         return seen if self.cancel_requested is None or self.grace is None else _announced(self, seen)
 
     @property
     def only_question(self) -> str | None:
-        """The key of the open question, if it is the only one that the execution has ever been seen to ask."""
+        """The key of the open question, if the execution was never observed to ask another one."""
         known = self.asked_keys | self.answered | self.execution.requests.keys()
         return next(iter(self.seen.requests), None) if len(known) == 1 else None
 
@@ -176,16 +176,16 @@ class Task:
 
     @property
     def due(self) -> datetime | None:
-        """The time at which maintenance must act on it: deliver a cancellation, terminate, remind; None: it need not.
+        """The time at which maintenance must act: deliver a cancellation, terminate, remind; None: never.
 
-        A task that is not started yet is recovered first.
+        An unstarted task is recovered first.
         """
         owed = self.owed
         return owed if owed is None or self.not_before is None else max(owed, self.not_before)
 
     @property
     def owed(self) -> datetime | None:
-        """The same, even if maintenance has tried since."""
+        """The same time, ignoring maintenance's failed attempts."""
         if self.ended or self.tombstone or self.terminated or (self.handle is None and self.held is None):
             return None
         if self.cancel_requested is None:
@@ -197,13 +197,13 @@ class Task:
 
     @property
     def cancels_itself(self) -> datetime | None:
-        """The time at which its execution is cancelled, as its time to live is over; None: it is not."""
+        """The time at which its execution is cancelled because its time to live ends; None: it is not."""
         is_meant = self.cancel_on_expiry and self.handle is not None and self.cancel_requested is None
         return self.expires if is_meant else None
 
     @property
     def can_start(self) -> bool:
-        """True if nothing is known to be started for it, and nobody has to approve that first."""
+        """True if it is not known to be started, and needs no approval first."""
         return self.handle is None and self.ended is None and self.held is None
 
     def terms_of(self, key: str) -> Terms | None:
@@ -212,51 +212,51 @@ class Task:
         return None if request is None or request.gate is None else self.terms.get(request.gate)
 
     def pending(self, now: datetime) -> bool:
-        """True if nobody knows of it yet: its first start is in progress, and no call was answered with it."""
+        """Return True if no client knows it yet: its first start is in progress, and no call has returned it."""
         if self.acknowledged or self.handle is not None or self.ended or self.attempts > 1:
             return False
         return self.attempted is not None and now < self.attempted + CREATING
 
     def expired(self, now: datetime) -> bool:
-        """True if its time to live is over."""
+        """Return True if its time to live is over."""
         return self.tombstone or (self.expires is not None and self.expires <= now)
 
 
 class EventName(StrEnum):
-    """The kind of a row in the log of events, and of the event that clients get."""
+    """The kind of a row in the event log, and of the event that clients get."""
 
     ENDED = "task.ended"
     INPUT_REQUIRED = "task.input_required"
     PROGRESS = "task.progress"  # never in the log: it is read from the task
     EXECUTION_ENDED = "execution.ended"
-    # for ourselves, and never for clients
-    SUBSCRIPTION = ".subscription"  # a subscription was written, or deleted
-    REMINDED = ".reminded"  # people are to be reminded of an approval
-    ESCALATED = ".escalated"  # more people may give an approval
+    # internal, never for clients
+    SUBSCRIPTION = ".subscription"  # a subscription was written or deleted
+    REMINDED = ".reminded"  # a reminder of an approval is due
+    ESCALATED = ".escalated"  # further people may approve
     ANSWERED = ".answered"  # an approval was given or refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedEvent:
-    """One row in the log of events. It holds no input, output or question: only names, ids, digests and times."""
+    """One row in the event log. It has no input, output or question, only names, ids, digests and times."""
 
-    id: str  # the same for the same event, however often it is seen
+    id: str  # the same for the same event, however often it is observed
     name: str  # an EventName, or one of a newer version
     at: datetime
     tool: str = ""
     owner: str = ""
     task_id: str = ""
-    key: str = ""  # a digest of the question; of a subscription or an execution, its key among the notes
-    position: int = 0  # in the log, given by the store; 0: not in it yet
+    key: str = ""  # a digest of the question; for a subscription or an execution, its note key
+    position: int = 0  # in the log, assigned by the store; 0: not in it yet
 
 
 def event_id(name: EventName, *parts: str) -> str:
-    """Return the id of an event; nobody can tell its parts from it."""
+    """Return the id of an event, which does not reveal its parts."""
     return f"evt_{blake2b(repr((name.value, *parts)).encode(), digest_size=16).hexdigest()}"
 
 
 def question_digest(task_id: str, key: str) -> str:
-    """Return a name for a question of a task, which tells nothing of its key."""
+    """Return a name for a task's question, which does not reveal its key."""
     return blake2b(repr((task_id, key)).encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
@@ -282,7 +282,7 @@ def events_between(before: Task | None, after: Task) -> Sequence[LoggedEvent]:
 
 
 def _events_of_steps(before: Mapping[str, Waiting], after: Task) -> Iterator[LoggedEvent]:
-    """Yield what maintenance has done about open approvals; an escalation counts as a reminder."""
+    """Yield the events of maintenance steps for open approvals; an escalation counts as a reminder."""
     for key, each in after.waiting.items():
         old = before.get(key)
         if old is not None and each.escalated and not old.escalated:
@@ -294,9 +294,9 @@ def _events_of_steps(before: Mapping[str, Waiting], after: Task) -> Iterator[Log
 def event_of(
     task: Task, question: str | None = None, name: EventName = EventName.INPUT_REQUIRED, at: datetime | None = None
 ) -> LoggedEvent:
-    """Return the event of the task's end, or of a question by its key; always the same for the same one.
+    """Return the event of the task's end, or of a question by its key; the same one always gets the same event.
 
-    `at`: what can happen to one question several times is told apart by its time.
+    `at`: distinguishes repeated events of one question.
     """
     name = EventName.ENDED if question is None else name
     key = "" if question is None else question_digest(task.id, question)
@@ -312,7 +312,7 @@ def event_of(
 
 
 def steps_of(task: Task) -> Iterator[tuple[datetime, str, Step]]:
-    """Yield when maintenance must act on an open approval, the key of its question, and what it does."""
+    """Yield the maintenance steps for open approvals: time, key of the question, and step."""
     if task.cancel_requested is not None or not task.may_answer:
         return
     for key, waiting in task.waiting.items():
@@ -330,7 +330,7 @@ def engine_key(name: str, identity: str) -> str:
 
 
 def split_engine_key(key: str) -> tuple[str, str]:
-    """Return the name and the identity; the identity of a row from before engines had one is empty."""
+    """Return the name and the identity; the identity of a row that predates identities is empty."""
     name, _, identity = key.partition("\n")
     return name, identity
 
@@ -350,7 +350,7 @@ def _open(task: Task) -> Execution:
 
 
 def _watched(task: Task) -> Execution:
-    """Return the execution for a caller who may not answer: it works on, and the message has the questions."""
+    """Return the execution for a caller who may not answer: it is running, and the message has the questions."""
     execution = task.execution
     if execution.status is not Status.INPUT_REQUIRED:
         return replace(execution, requests={}) if execution.requests else execution
@@ -360,7 +360,7 @@ def _watched(task: Task) -> Execution:
 
 
 def waits_for(task: Task) -> str:
-    """Return whom the open questions of a task wait for, for those who may not answer."""
+    """Return the people whom the open questions wait for, as a text for callers who may not answer."""
     found = [task.terms_of(key) for key in task.execution.requests]
     names = dict.fromkeys(name for terms in found if terms for name in (terms.approvers, terms.escalates_to) if name)
     escalated = any(each.escalated for each in task.waiting.values())
@@ -371,7 +371,7 @@ def waits_for(task: Task) -> str:
 
 
 def notices_of(task: Task) -> str:
-    """Return which channels were notified of the open questions and when, and which were not; the same at any time."""
+    """Return which channels were notified of the open questions, and when; the text does not depend on the time."""
     open_ = [each for key, each in task.waiting.items() if key in task.execution.requests]
     notified: dict[str, datetime] = {}
     for each in open_:
@@ -382,7 +382,7 @@ def notices_of(task: Task) -> str:
 
 
 def _announced(task: Task, seen: Execution) -> Execution:
-    """Return the execution with the state of its cancellation in the message, which is the same at any time."""
+    """Return the execution with the state of its cancellation in the message; independent of the time."""
     if seen.terminal:
         return seen
     if task.terminated:
@@ -395,9 +395,9 @@ def _announced(task: Task, seen: Execution) -> Execution:
 
 
 def attempt(task: Task, at: datetime, identity: str = "", *, is_sent: bool = True) -> Task:
-    """Count an attempt to start it (again); a row without an identity gets that of the engine.
+    """Count an attempt to start it; a row without an identity gets the engine's.
 
-    With `is_sent` false the attempt has begun, and does not count yet: its engine is still being connected to.
+    With `is_sent` false the attempt has begun but does not count yet, because its engine is still being connected.
     """
     if not task.can_start or task.tombstone:
         return task
@@ -405,12 +405,12 @@ def attempt(task: Task, at: datetime, identity: str = "", *, is_sent: bool = Tru
 
 
 def identify(task: Task, identity: str) -> Task:
-    """Assign a row without an identity to the engine of this identity; the first one stays."""
+    """Set the identity of a row without one; an existing identity stays."""
     return task if task.identity else replace(task, identity=identity)
 
 
 def bind(task: Task, handle: str, at: datetime) -> Task:
-    """Remember the handle; the first one stays, as one key is one execution."""
+    """Store the handle; the first one stays, because one key means one execution."""
     if task.handle is not None or task.tombstone:
         return task
     execution = task.execution if task.execution != STARTING else Execution(status=Status.RUNNING)
@@ -418,7 +418,7 @@ def bind(task: Task, handle: str, at: datetime) -> Task:
 
 
 def observe(task: Task, execution: Execution, at: datetime) -> Task:
-    """Take over an observed execution: the first terminal outcome stays, and only visible changes move `updated`."""
+    """Apply an observed execution: the first terminal outcome stays, and only visible changes move `updated`."""
     if task.tombstone or execution.status not in LIFECYCLE[task.execution.status] or execution == task.execution:
         return task
     ended = at if execution.status in TERMINAL else None
@@ -432,7 +432,7 @@ def observe(task: Task, execution: Execution, at: datetime) -> Task:
 
 
 def accept(task: Task, keys: Iterable[str], at: datetime, decisions: Mapping[str, Decision] | None = None) -> Task:
-    """Note that answers to these questions were delivered, and approvals decided: they are never shown again."""
+    """Record that answers to these questions were delivered, and approvals decided: they are never shown again."""
     answered = task.answered | frozenset(keys)
     if answered == task.answered:
         return task
@@ -441,13 +441,13 @@ def accept(task: Task, keys: Iterable[str], at: datetime, decisions: Mapping[str
 
 
 def hold(task: Task, held: Held, request: InputRequest) -> Task:
-    """Have a new task wait for an approval, before anything is started for it."""
+    """Make a new task wait for an approval before anything is started for it."""
     terms = task.terms[START_GATE]
     after = None if terms.escalates_to else terms.after
     return replace(
         task,
         held=held,
-        acknowledged=True,  # it is not given up, and is started later
+        acknowledged=True,  # it is not given up, but started later
         waiting={START_KEY: Waiting(since=task.created)},
         execution=Execution(status=Status.INPUT_REQUIRED, requests={START_KEY: request}),
         asked_keys=frozenset({START_KEY}),
@@ -456,7 +456,7 @@ def hold(task: Task, held: Held, request: InputRequest) -> Task:
 
 
 def decide(task: Task, decision: Decision, declined: str) -> Task:
-    """Take the decision on a start that was held; the first one counts. `declined`: the failure after a no."""
+    """Apply the decision on a held start; the first one counts. `declined`: the failure's text after a refusal."""
     if task.held is None or task.ended or task.tombstone:
         return task
     at = decision.at
@@ -474,7 +474,7 @@ def _let_go(task: Task, execution: Execution, at: datetime) -> Task:
 
 
 def note_step(task: Task, key: str, step: Step, at: datetime) -> Task:
-    """Note that people were reminded of an approval, or that it was escalated."""
+    """Record that people were reminded of an approval, or that it was escalated."""
     waiting = task.waiting.get(key)
     if waiting is None or task.ended:
         return task
@@ -483,7 +483,7 @@ def note_step(task: Task, key: str, step: Step, at: datetime) -> Task:
 
 
 def note_delivery(task: Task, key: str, channel: str, at: datetime | None) -> Task:
-    """Note when a channel took a notification about a question; None: it did not take it, or its reply was lost."""
+    """Record when a channel accepted a notification about a question; None: it did not, or its reply was lost."""
     if task.tombstone:
         return task
     known = task if channel in task.channels else replace(task, channels=task.channels | {channel})
@@ -507,21 +507,21 @@ def mark_unanswered(task: Task, call: UnansweredCall, *, again: bool) -> Task:
 
 
 def take_over(task: Task, former: str, call: UnansweredCall) -> Task:
-    """Let a repeated call have the task, if the `former` holder still has it."""
+    """Give the task to a repeated call if the `former` holder still has it."""
     if task.unanswered is None or task.unanswered.holder != former:
         return task
     return replace(task, unanswered=call)
 
 
 def mark_answered(task: Task, holder: str) -> Task:
-    """Delete the mark, if this call still has the task."""
+    """Delete the mark if this call still holds the task."""
     if task.unanswered is None or task.unanswered.holder != holder:
         return task
     return replace(task, unanswered=None)
 
 
 def request_cancel(task: Task, at: datetime) -> Task:
-    """Note that a client asked to cancel; the engine decides on the outcome."""
+    """Record a client's request to cancel; the engine decides the outcome."""
     if task.ended or task.cancel_requested or task.tombstone:
         return task
     if task.held is not None:
@@ -531,14 +531,14 @@ def request_cancel(task: Task, at: datetime) -> Task:
 
 
 def mark_cancelled(task: Task, at: datetime) -> Task:
-    """Note the request, and that the client was notified that it is cancelled: final in the client's revision."""
+    """Record the request, and that the client was notified of the cancellation, which is final in its revision."""
     if task.ended or task.cancelled:
         return task
     return _touched(request_cancel(task, at), at, cancelled=at)
 
 
 def deliver_cancel(task: Task, at: datetime) -> Task:
-    """Note that the engine has taken the request to cancel; the grace begins."""
+    """Record that the engine has accepted the request to cancel; the grace begins."""
     if task.cancel_delivered or task.tombstone:
         return task
     until = None if task.grace is None else at + timedelta(seconds=task.grace)
@@ -546,14 +546,14 @@ def deliver_cancel(task: Task, at: datetime) -> Task:
 
 
 def mark_terminated(task: Task, at: datetime) -> Task:
-    """Note that the engine was ordered to terminate it; a later poll shows when it has ended."""
+    """Record that the engine was asked to terminate it; a later poll shows when it has ended."""
     if task.terminated or task.ended or task.tombstone:
         return task
     return _touched(task, at, terminated=at, not_before=None)
 
 
 def postpone(task: Task, at: datetime) -> Task:
-    """Put off a step that did not work, for a longer pause each time, but not beyond the end of its time to live."""
+    """Postpone a failed step, longer each time, but not beyond the end of its time to live."""
     if task.owed is None:
         return task
     until = at + min(max(at - task.owed, SHORTEST_PAUSE), LONGEST_PAUSE)
@@ -562,16 +562,15 @@ def postpone(task: Task, at: datetime) -> Task:
 
 
 def is_ahead(time: datetime, now: datetime) -> bool:
-    """True if only a clock that was ahead can have written this time."""
+    """Return True if only a clock that was ahead can have written this time."""
     return time > now + CLOCKS_DIFFER
 
 
 def set_back(task: Task, now: datetime) -> Task:
-    """Correct times that a clock wrote before it was set back: steps that wait too long by now are due at once.
+    """Correct times written before the clock was set back: steps that would wait too long are due at once.
 
-    An execution that was asked to cancel gets its whole grace again, and an attempt to start one its whole time to
-    settle, if its creation time can be right: an older one is not found. An approval waits from now on. All other times
-    stay as they are.
+    An execution that was asked to cancel gets its full grace again. A start attempt gets its full time to settle again,
+    if its creation time can be right: an older one is not found. An approval waits from now on. All other times stay.
     """
     latest = now + CLOCKS_DIFFER
     if task.attempted and task.attempted > latest and task.created <= latest and task.handle is None:
@@ -595,13 +594,13 @@ def _times(waiting: Waiting) -> Sequence[datetime]:
 
 
 def _waiting_by(waiting: Waiting, now: datetime) -> Waiting:
-    """Return a question that waits with no time after now."""
+    """Return a waiting question without times after now."""
     reminded, escalated = (each and min(each, now) for each in (waiting.reminded, waiting.escalated))
     return replace(waiting, since=min(waiting.since, now), reminded=reminded, escalated=escalated)
 
 
 def acknowledge(task: Task) -> Task:
-    """Note that a call is answered with it before it is known to be started: from now on it is not given up."""
+    """Record that a call returns it before it is known to be started: from now on it is not given up."""
     if task.handle is not None or task.ended or task.tombstone or task.acknowledged:
         return task
     return replace(task, acknowledged=True)
@@ -610,7 +609,7 @@ def acknowledge(task: Task) -> Task:
 def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -> Task:
     """Close it after the engine refused to start it; its idempotency key is free again.
 
-    If another attempt may have started it, that one is left, unless the refusal is final for all attempts.
+    If another attempt may have started it, only this attempt is dropped, unless the refusal is final for all attempts.
     """
     if task.handle is not None or task.ended:
         return task
@@ -621,9 +620,9 @@ def refuse(task: Task, failure: Failure, at: datetime, *, final: bool = False) -
 
 
 def retract(task: Task) -> Task:
-    """Take back an attempt that never reached the engine: the task is kept, and started later as if for the first time.
+    """Take back an attempt that never reached the engine: keep the task, and start it later as if for the first time.
 
-    It stays as it is if another attempt may have started it.
+    If another attempt may have started it, it is unchanged.
     """
     if task.handle is not None or task.ended or task.attempts != 1:
         return task
@@ -638,12 +637,12 @@ def mark_outcome_unknown(task: Task, failure: Failure, at: datetime) -> Task:
 
 
 def release(task: Task, now: datetime) -> Task:
-    """Free the idempotency key of an expired task. Only for adopted ones: nothing is ever started for them."""
+    """Free the idempotency key of an expired task. Only for adopted tasks, for which nothing is ever started."""
     return replace(task, idempotency_key=None) if task.expired(now) else task
 
 
 def release_key(task: Task) -> Task:
-    """Free an idempotency key that was made of the arguments, which may come again and mean another call."""
+    """Free an idempotency key derived from the arguments, which may recur and mean another call."""
     return task if task.idempotency_key is None else replace(task, idempotency_key=None)
 
 

@@ -27,7 +27,7 @@ _UNITS = {
 
 
 def parse_duration(value: object) -> object:
-    """Turn `30s`, `15m`, `12h`, `7d`, `2w` into a timedelta; leave anything else for pydantic to judge."""
+    """Convert `30s`, `15m`, `12h`, `7d`, `2w` to a timedelta; leave anything else for pydantic to check."""
     if not isinstance(value, str):
         return value
     match = _DURATION.match(value)
@@ -66,7 +66,7 @@ Duration = Annotated[
     timedelta,
     Field(strict=True),
     BeforeValidator(lambda value: _only_sensible(value) if isinstance(value, timedelta) else value),
-    BeforeValidator(parse_duration),  # the last one comes first
+    BeforeValidator(parse_duration),  # the last validator runs first
     PlainSerializer(_write_duration),
     WithJsonSchema(DURATION_SCHEMA),
 ]

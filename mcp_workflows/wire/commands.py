@@ -17,19 +17,19 @@ class Call:
 
     tool: str
     arguments: Mapping[str, JSON]
-    takes_tasks: bool  # True if this very request may be answered with a task
-    wants_task: bool = False  # the requestor itself asks for one (2025-11-25): it gets one, or an error
-    host: str | None = None  # the name that the client program gives itself
-    asked: bool = False  # a person was asked by the workflow within this request, and the host waited
-    target: str | None = None  # of an action: the handle of the execution that it goes to
-    began: float | None = None  # the arrival of its request, on the event loop's clock; None: unknown
+    takes_tasks: bool  # this request may be answered with a task
+    wants_task: bool = False  # the requestor asks for a task (2025-11-25): it gets one, or an error
+    host: str | None = None  # the client program's own name
+    asked: bool = False  # the workflow asked a person during this request, and the host waited
+    target: str | None = None  # of an action: the handle of its execution
+    began: float | None = None  # arrival of its request, on the event loop's clock; None: unknown
     ttl_ms: int | None = None  # the requested time to live of the task, from its creation; None: not given
-    takes_questions: bool  # True if this client can elicit
-    takes_urls: bool = False  # True if it can also send people to a page
+    takes_questions: bool  # this client can elicit
+    takes_urls: bool = False  # this client can also send people to a page
     shows_card: bool = False  # the client shows a card, which asks the workflow's questions
-    idempotency_key: str | None = None  # made for us
-    host_key: Sequence[str] | None = None  # of its host, which wins: its place in `_meta`, and the key
-    unusable_keys: Sequence[str] = ()  # the places of a host's values that can be no key
+    idempotency_key: str | None = None  # made for this server
+    host_key: Sequence[str] | None = None  # the host's place in `_meta` and key; takes precedence
+    unusable_keys: Sequence[str] = ()  # places of host values that cannot be keys
     responses: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # to an earlier `Questions`
     state: str | None = None  # from an earlier `Questions`, already unsealed
     context: Mapping[str, str] = field(default_factory=dict[str, str])  # trace parent
@@ -38,13 +38,13 @@ class Call:
 class Part(StrEnum):
     """A part of a task that is a resource."""
 
-    RESULT = "result"  # the whole, however large
-    LOG = "log"  # the end of the log of its execution
+    RESULT = "result"  # the full result, however large
+    LOG = "log"  # the end of its execution's log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolError:
-    """A JSON-RPC error as the outcome of a task, not of the request at hand."""
+    """A JSON-RPC error as the outcome of a task, not of the current request."""
 
     code: int
     message: str
@@ -53,7 +53,7 @@ class ProtocolError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionView:
-    """An action that can be taken on a task."""
+    """An action that is available on a task."""
 
     title: str | None
     description: str | None
@@ -62,7 +62,7 @@ class ActionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """A task as its owner may see it, in terms of no revision. Times are UTC, durations in ms."""
+    """A task as its owner may see it, independent of the revision. Times are UTC, durations in ms."""
 
     task_id: str
     tool: str
@@ -74,20 +74,20 @@ class TaskView:
     ttl_ms: int | None  # None: unlimited
     poll_interval_ms: int
     requests: Mapping[str, InputRequest]
-    result: Mapping[str, JSON] | None  # a CallToolResult, once it ended with one
-    error: ProtocolError | None  # once it ended with one
-    cancelled: bool  # a client of 2025-11-25 cancelled it: in that revision it has ended, even if its execution goes on
+    result: Mapping[str, JSON] | None  # a CallToolResult, if it ended with one
+    error: ProtocolError | None  # if it ended with one
+    cancelled: bool  # by a client of 2025-11-25: in that revision it has ended, even if its execution continues
     meta: Mapping[str, JSON]
-    started_by: str | None = None  # the subject of its owner, for others than the owner
-    only_question: str | None = None  # the key of the open question, if it has never asked another one
-    waits_for_others: bool = False  # it has a question that is somebody else's to answer
-    actions: Mapping[str, ActionView] = field(default_factory=dict[str, ActionView])  # that its reader may take now
+    started_by: str | None = None  # the owner's subject, for readers other than the owner
+    only_question: str | None = None  # key of the open question, if no other was ever asked
+    waits_for_others: bool = False  # it has a question that another principal must answer
+    actions: Mapping[str, ActionView] = field(default_factory=dict[str, ActionView])  # available to its reader now
     for_people: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The open questions that no task tool answers, by key, with the address of their page; empty: there is none."""
+    """The open questions that no task tool can answer, by key, with the address of their page (empty: none)."""
 
 
 def people_answer(url: str) -> str:
-    """Return where a question is answered that no model answers; `url` is the address of its page, or empty."""
+    """Return where people answer a question that no model may answer; `url` is the address of its page, or empty."""
     return f"only a person answers this, {f'at {url}' if url else 'in a dialog of their client, or the operator'}"
 
 
@@ -98,13 +98,13 @@ class QuestionView:
     task_id: str
     key: str
     title: str  # of the tool
-    requester: str  # the subject of the owner
-    host: str | None  # the program through which the call came, as it calls itself
+    requester: str  # the owner's subject
+    host: str | None  # the calling program's own name
     since: datetime
-    request: InputRequest | None = None  # None: this principal cannot answer it, or not any more
+    request: InputRequest | None = None  # None: this principal cannot answer it, or no longer
     arguments: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # of the call, for those who may read them
     steps: Sequence[ExecutionStep] = ()
-    outcome: str = ""  # who decided, when and why; or why it is not open
+    outcome: str = ""  # the decision, its time and reason; or why it is closed
     url: str | None = None
 
 
@@ -118,7 +118,7 @@ class Inbox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Created:
-    """A durable task now stands for the call."""
+    """A durable task now represents the call."""
 
     task: TaskView
 
@@ -136,12 +136,12 @@ class Questions:
 
     requests: Mapping[str, InputRequest]
     state: str
-    started: bool = False  # the workflow asks; otherwise the tool does, and nothing was started yet
+    started: bool = False  # the workflow asks; otherwise the tool asks, and nothing was started yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """One page of tasks, newest first, and the beginning of the next."""
+    """One page of tasks, newest first, and the cursor of the next page."""
 
     tasks: Sequence[TaskView]
     next_cursor: str | None
@@ -155,7 +155,7 @@ class Document:
     mime_type: str
     text: str
     meta: Mapping[str, JSON] | None = None
-    ttl_ms: int = 0  # how long clients may keep it
+    ttl_ms: int = 0  # how long clients may cache it
 
 
 class Capability(StrEnum):
@@ -167,7 +167,7 @@ class Capability(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapabilityNeeded:
-    """The call cannot be served to this client, which did not declare the capability."""
+    """This client did not declare the capability that the call needs."""
 
     capability: Capability
     message: str
@@ -175,7 +175,7 @@ class CapabilityNeeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfinished:
-    """The call ends before its workflow: a client without tasks is told in text how to follow this one."""
+    """The call ends before its workflow. A client without tasks gets a text that explains how to follow it."""
 
     task: TaskView
 

@@ -1,7 +1,7 @@
 """MCP Events, `io.modelcontextprotocol/events` (SEP-3415): dict in, dict out, the same in every revision.
 
-The methods, notifications, codes and limits stand in the tables at the top, as the final text of the extension may
-still differ from its draft. Sources: github.com/modelcontextprotocol/experimental-ext-triggers-events, its
+The methods, notifications, codes and limits are in the tables at the top, because the final text of the extension may
+differ from its draft. Sources: github.com/modelcontextprotocol/experimental-ext-triggers-events, its
 design-sketch-proposal.md, and https://www.standardwebhooks.com for signatures.
 """
 
@@ -29,8 +29,8 @@ SUBSCRIPTION_HEADER: Final = "X-MCP-Subscription-Id"  # of each delivery
 MAX_BODY: Final = 256 * 1024  # bytes of a delivery
 MAX_URL: Final = 2048  # characters
 SECRET_BYTES: Final = range(24, 65)
-SECRET_PREFIX: Final = "whsec_"  # noqa: S105  # what secrets begin with
-FRESH: Final = timedelta(minutes=5)  # receivers refuse an older delivery
+SECRET_PREFIX: Final = "whsec_"  # noqa: S105  # the prefix of secrets
+FRESH: Final = timedelta(minutes=5)  # receivers refuse older deliveries
 _MOST_MS: Final = 2**53
 _SHOWN_RESULT: Final = 64 * 1024  # bytes of JSON of a result in an event
 
@@ -46,7 +46,7 @@ class Method(StrEnum):
 
 
 class Notice(StrEnum):
-    """The notifications of a stream, and the one of new event types."""
+    """The notifications of a stream, and the one for new event types."""
 
     ACTIVE = "notifications/events/active"
     EVENT = "notifications/events/event"
@@ -65,7 +65,7 @@ class Mode(StrEnum):
 
 
 class Code(IntEnum):
-    """The codes of errors, beside -32602 for params that are wrong."""
+    """The error codes other than -32602 for invalid params."""
 
     NOT_FOUND = -32011
     FORBIDDEN = -32012
@@ -75,7 +75,7 @@ class Code(IntEnum):
 
 
 class Trouble(StrEnum):
-    """All that a caller hears of an endpoint that does not take deliveries."""
+    """Everything a caller learns about an endpoint that does not accept deliveries."""
 
     REFUSED = "connection_refused"
     TIMEOUT = "timeout"
@@ -83,7 +83,7 @@ class Trouble(StrEnum):
     HTTP_4XX = "http_4xx"
     HTTP_5XX = "http_5xx"
     CHALLENGE = "challenge_failed"
-    MAIL = "smtp_error"  # for operators alone: no subscription is served by mail
+    MAIL = "smtp_error"  # only for operators: no subscription is served by mail
 
 
 # --- the types of events
@@ -98,7 +98,7 @@ _FILTERS: Final[Mapping[str, Mapping[str, JSON]]] = {"taskId": _TASK_ID, "tool":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventType:
-    """One type of event: what it tells, its filters, and the ways in which it is delivered."""
+    """One type of event: its description, filters and delivery modes."""
 
     name: str
     description: str
@@ -162,12 +162,12 @@ TYPES: Final[Mapping[str, EventType]] = {
 }
 
 
-# --- requests: params -> what is wanted
+# --- requests: params -> data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The events that a client asks for, and the place to begin at."""
+    """The events that a client asks for, and where they begin."""
 
     name: str
     arguments: Mapping[str, JSON]
@@ -186,11 +186,11 @@ class Webhook:
 
     url: str
     secret: str = field(default="", repr=False)  # empty: only to unsubscribe
-    ttl: timedelta | None = None  # None: as the server likes
+    ttl: timedelta | None = None  # None: the server decides
 
 
 def parse_wanted(params: Params) -> Wanted:
-    """Read what all requests but `events/list` have."""
+    """Parse the params of all requests but `events/list`."""
     age = _milliseconds(params, "maxAgeMs")
     cursor = None if params.get("cursor") is None else text_of(params, "cursor")
     arguments = {
@@ -208,7 +208,7 @@ def parse_most(params: Params, most: int) -> int:
 
 
 def parse_webhook(params: Params, *, has_secret: bool = True) -> Webhook:
-    """Read `delivery` and `ttlMs`; `has_secret` is False for `events/unsubscribe`."""
+    """Parse `delivery` and `ttlMs`; `has_secret` is False for `events/unsubscribe`."""
     delivery = mapping_of(params, "delivery")
     mode = delivery.get("mode", Mode.WEBHOOK.value)
     if mode != Mode.WEBHOOK:
@@ -248,7 +248,7 @@ def _milliseconds(params: Params, name: str) -> timedelta | None:
 
 
 def unknown_event(name: str) -> RequestError:
-    """Return the error for a type that is not there for the caller."""
+    """Return the error for a type that is not available to the caller."""
     return RequestError(Code.NOT_FOUND, f"there is no event {name[:100]}", {"kind": "event"})
 
 
@@ -298,9 +298,9 @@ class Subscribed:
 
 
 def with_events(declared: Params, *, tells: bool) -> dict[str, Any]:
-    """Render the result of `initialize` or `server/discover` with the capability, where clients look for it.
+    """Render the result of `initialize` or `server/discover` with the capability, where clients expect it.
 
-    `tells`: this client is told when the list of tools changes, and with it the filters of events.
+    `tells`: this client is notified of changes to the list of tools, which also change the filters of events.
     """
     capabilities = object_of(declared.get("capabilities"))
     changes = tells and object_of(capabilities.get("tools")).get("listChanged") is True
@@ -310,18 +310,18 @@ def with_events(declared: Params, *, tells: bool) -> dict[str, Any]:
 
 
 def declares_events(capabilities: Params) -> bool:
-    """True if a client with these capabilities can subscribe to events."""
+    """Return True if a client with these capabilities can subscribe to events."""
     return "events" in capabilities or EXTENSION in object_of(capabilities.get("extensions"))
 
 
 def advice(task_id: str) -> str:
-    """Return a sentence that tells the model of such a client how to hear of the end of a task."""
+    """Return a sentence for the model of such a client, about the event at the end of a task."""
     wanted = json.dumps({"taskId": task_id})
     return f"If you can subscribe to events, {TASK_ENDED.name} with {wanted} tells you when it has ended."
 
 
 def occurrence(event: Occurrence, *, cursor: str | None = None) -> dict[str, JSON]:
-    """Render `EventOccurrence`; in a poll without a cursor of its own."""
+    """Render `EventOccurrence`; without a cursor in a poll."""
     found: dict[str, JSON] = {
         "eventId": event.event_id,
         "name": event.name,
@@ -404,7 +404,7 @@ def execution_ended(tool: str, execution_id: str, status: Status, ended: datetim
 
 
 def outcome(task: TaskView) -> str:
-    """Return the status of a task that has ended, in the words of the filter."""
+    """Return the status of an ended task, in the terms of the filter."""
     failed = task.error is not None or (task.result or {}).get("isError")
     return "failed" if failed else STATUS[task.status]
 
@@ -427,23 +427,23 @@ def _without_none(found: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def shortened(event: Occurrence) -> Occurrence:
-    """Return an event that is too large for a delivery, with what is needed to ask for the rest."""
+    """Return an event that is too large for a delivery, reduced to what a client needs to request the rest."""
     kept = {name: event.data[name] for name in ("taskId", "tool", "status", "key") if name in event.data}
     return replace(event, data={**kept, "note": "The event is too long: call `task_status` with this taskId."})
 
 
 def body_of(content: Mapping[str, JSON]) -> bytes:
-    """Return the body of a delivery. Signatures are over exactly these bytes."""
+    """Return the body of a delivery. Signatures cover exactly these bytes."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def verification(challenge: str) -> dict[str, JSON]:
-    """Render the body with which an endpoint is asked if it wants deliveries."""
+    """Render the body that asks an endpoint to confirm deliveries."""
     return {"type": "verification", "challenge": challenge}
 
 
 def is_echo(reply: JSON, challenge: str) -> bool:
-    """True if the endpoint's reply proves that it wants deliveries; compared in constant time."""
+    """Return True if the endpoint's reply proves that it wants deliveries; compared in constant time."""
     given = object_of(reply).get("challenge")
     return isinstance(given, str) and hmac.compare_digest(given.encode("utf-8", "replace"), challenge.encode())
 
@@ -468,7 +468,7 @@ def signature(secret: str, message_id: str, seconds: str, body: bytes) -> str:
 
 
 def secret_bytes(secret: str) -> bytes | None:
-    """Return the key in a `whsec_...`; None: it is none."""
+    """Return the key in a `whsec_...`, or None if it is invalid."""
     if not secret.startswith(SECRET_PREFIX):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The params that are the same in every revision, the limits of their JSON, and the writing of times and messages."""
+"""The params that are the same in every revision, the limits of their JSON, and the format of times and messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OWN_KEY: Final[KeyPath] = (IDEMPOTENCY_KEY,)
 KEY_PATHS: Final[Sequence[KeyPath]] = (
     OWN_KEY,
     ("claudecode/toolUseId",),  # Claude Code
-    ("modelcontextprotocol.io/task", "taskId"),  # clients of SEP-1686 before it was in a revision
+    ("modelcontextprotocol.io/task", "taskId"),  # clients of SEP-1686 before a revision included it
     ("taskId",),
 )
 """The places where hosts put the id of a call, in order of precedence."""
@@ -33,21 +33,21 @@ STATUS: Mapping[Status, str] = {
     Status.FAILED: "failed",
     Status.CANCELLED: "cancelled",
 }
-"""MCP's words for the statuses; 2026-07-28 uses `failed` for less, see `v2026_07_28`."""
+"""MCP's terms for the statuses; 2026-07-28 uses `failed` for less, see `v2026_07_28`."""
 
-MAX_DEPTH: Final = 100  # nested lists and objects; parsers behind us stop at about twice that
+MAX_DEPTH: Final = 100  # nested lists and objects; later parsers stop at about twice that
 _TRACE: Final = ("traceparent", "tracestate")  # SEP-414
-_LONGEST_TRACE: Final = 512  # characters, all of them ASCII (W3C Trace Context, 3.3.1.5)
+_LONGEST_TRACE: Final = 512  # ASCII characters (W3C Trace Context, 3.3.1.5)
 
 
 def is_object(value: JSON) -> TypeGuard[Params]:
-    """True if it is a JSON object. Each poll asks, and nearly all values are dicts or None: ABCs come last."""
+    """Return True if it is a JSON object. ABCs come last, because polls call this, mostly with a dict or None."""
     return type(value) is dict or (value is not None and isinstance(value, Mapping))
 
 
 def object_of(value: JSON) -> Params:
-    """Return the value, if it is an object; otherwise an empty one."""
-    if type(value) is dict:  # not to ask `is_object` for it
+    """Return the value if it is an object, or else an empty one."""
+    if type(value) is dict:  # saves the call of `is_object`
         return cast("Params", value)
     return value if is_object(value) else {}
 
@@ -60,11 +60,15 @@ def with_extension(declared: Params, extension: str) -> dict[str, Any]:  # Any: 
 
 
 def text_of(params: Params, name: str) -> str:
-    """Return a text that must be there."""
+    """Return a required text.
+
+    Raises:
+        RequestError: it is missing or no text.
+    """
     value = params.get(name)
     if not isinstance(value, str) or not value:
         raise RequestError(INVALID_PARAMS, f"params.{name} must be a non-empty string")
-    if not value.isascii():  # nearly all are, and each poll asks
+    if not value.isascii():  # nearly all are, and each poll calls this
         checked(value, f"params.{name}")
     return value
 
@@ -75,7 +79,11 @@ def task_id_of(params: Params) -> str:
 
 
 def mapping_of(params: Params, name: str, default: Params | None = None) -> Params:
-    """Return an object that must be there, unless there is a default, and that we can keep as it is."""
+    """Return an object that can be stored unchanged; it is required unless there is a default.
+
+    Raises:
+        RequestError: it is missing or invalid.
+    """
     value = params.get(name)
     if value is None and default is not None:
         return default
@@ -86,7 +94,11 @@ def mapping_of(params: Params, name: str, default: Params | None = None) -> Para
 
 
 def idempotency_key_of(meta: Params) -> str | None:
-    """Return the key in `_meta` under which the client may send this call again."""
+    """Return the key in `_meta` under which the client may repeat this call.
+
+    Raises:
+        RequestError: it is invalid.
+    """
     value = meta.get(IDEMPOTENCY_KEY)
     if value is None:
         return None
@@ -105,10 +117,10 @@ def call_of(
     takes_questions: bool = False,
     takes_urls: bool = False,
 ) -> Call:
-    """Return `tools/call` as far as it is the same in every revision.
+    """Return the parts of `tools/call` that are the same in every revision.
 
-    Its keys are the first usable one of a host, and ours, which comes first if it is not among the paths. A host's
-    value that can be no key is passed over: it was not made for us.
+    It has the first usable key of a host, and ours, which comes first if it is not among the paths. A host's value that
+    cannot be a key is skipped, because it was not made for us.
     """
     meta = object_of(params.get("_meta"))
     own, host = idempotency_key_of(meta), None
@@ -145,33 +157,36 @@ def _at(meta: Params, path: KeyPath) -> JSON:
 def _is_key(value: JSON) -> TypeGuard[str]:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_IDEMPOTENCY_KEY:
         return False
-    return value.encode("utf-8", "replace").decode() == value  # no half of a surrogate pair, which is no text
+    return value.encode("utf-8", "replace").decode() == value  # an unpaired surrogate is not text
 
 
 def trace_of(meta: Params) -> Mapping[str, str]:
-    """Return the trace of the call, without values that can be none, as it would be kept with the task."""
+    """Return the trace of the call as stored with the task, without invalid values."""
     found = {key: value for key in _TRACE if isinstance(value := meta.get(key), str)}
     return {key: value for key, value in found.items() if len(value) <= _LONGEST_TRACE and value.isascii()}
 
 
 def takes_forms(capabilities: Params) -> bool:
-    """True if a client with these capabilities can show a form to a person (`elicitation`)."""
+    """Return True if a client with these capabilities can show a form to a person (`elicitation`)."""
     elicitation = capabilities.get("elicitation")
     return is_object(elicitation) and (not elicitation or "form" in elicitation)
 
 
 def takes_urls(capabilities: Params) -> bool:
-    """True if a client with these capabilities can send a person to a page (`elicitation.url`)."""
+    """Return True if a client with these capabilities can send a person to a page (`elicitation.url`)."""
     return "url" in object_of(capabilities.get("elicitation"))
 
 
 def checked(value: JSON, where: str) -> None:
-    """Raise `RequestError`, naming where, if a value from a client could not be kept as it is.
+    """Check that a value from a client can be stored unchanged; `where` names it in the error.
 
-    Source: RFC 8259, sections 6 (numbers), 8.2 (half surrogate pairs) and 9 (limits of nesting).
+    Source: RFC 8259, sections 6 (numbers), 8.2 (unpaired surrogates) and 9 (limits of nesting).
+
+    Raises:
+        RequestError: it cannot.
     """
     level: list[JSON] = [value]
-    for _ in range(MAX_DEPTH + 1):  # a level at a time, as a function call for each of 100,000 values takes too long
+    for _ in range(MAX_DEPTH + 1):  # level by level, because a function call for each of 100,000 values takes too long
         if not level:
             return
         for item in level:
@@ -179,7 +194,7 @@ def checked(value: JSON, where: str) -> None:
                 _check_scalar(item, where)
         inside: list[JSON] = [each for each in level if isinstance(each, dict | list)]
         objects = [cast("Mapping[str, JSON]", each) for each in inside if isinstance(each, dict)]
-        level = [child for each in inside for child in each]  # of an object the names
+        level = [child for each in inside for child in each]  # for an object, the names
         level += [child for each in objects for child in each.values()]
     raise RequestError(INVALID_PARAMS, f"{where} is nested too deeply: at most {MAX_DEPTH} levels")
 
@@ -217,7 +232,7 @@ def progress_text(progress: Progress) -> str:
 
 
 def fields_of(task: TaskView, status: str, message: str | None, *, unit: str = "") -> dict[str, JSON]:
-    """Return the fields of a task that all revisions have; `unit` ends the names of its durations."""
+    """Return the fields of a task that all revisions share; `unit` is the suffix of duration names."""
     found: dict[str, JSON] = {
         "taskId": task.task_id,
         "status": status,

@@ -56,7 +56,7 @@ def parse_call(
     takes_urls: bool = False,
     key_paths: Sequence[KeyPath] = KEY_PATHS,
 ) -> Call:
-    """Parse `tools/call`; `params.task` counts only where this revision was negotiated."""
+    """Parse `tools/call`; `params.task` counts only if this revision was negotiated."""
     wanted = in_core and params.get("task") is not None
     call = call_of(params, key_paths, takes_tasks=wanted, takes_questions=takes_questions, takes_urls=takes_urls)
     return replace(call, wants_task=True, ttl_ms=_ttl(mapping_of(params, "task"))) if wanted else call
@@ -94,10 +94,13 @@ def with_tasks(initialized: Params, *, lists: bool, tools_change: bool) -> dict[
 
 
 def render(outcome: Outcome, *, wants_task: bool = False, hears_events: bool = False) -> dict[str, Any]:
-    """Render the result of `tools/call` or `resources/read`, or raise its JSON-RPC error as `RequestError`.
+    """Render the result of `tools/call` or `resources/read`.
 
     A caller that asked for a task gets a `CreateTaskResult` or an error, never a plain result. `hears_events`: the
     client can subscribe to events.
+
+    Raises:
+        RequestError: the outcome is a JSON-RPC error.
     """
     match outcome:
         case Created(task=task):
@@ -119,7 +122,7 @@ def render(outcome: Outcome, *, wants_task: bool = False, hears_events: bool = F
 
 
 def ended(task: TaskView) -> bool:
-    """True if the task has ended in this revision."""
+    """Return True if the task has ended in this revision."""
     return task.cancelled or task.status in TERMINAL
 
 
@@ -140,12 +143,12 @@ def result_of(task: TaskView, final: Mapping[str, JSON]) -> dict[str, Any]:
 
 
 def task_of(task: TaskView) -> dict[str, Any]:
-    """Render `Task`, also as the params of `notifications/tasks/status`, which mention the task nowhere else."""
+    """Render `Task`, also as the params of `notifications/tasks/status`, which refer to the task nowhere else."""
     return fields_of(task, _status(task), _message(task))
 
 
 def question(request: InputRequest, task_id: str | None) -> dict[str, Any]:
-    """Render the params of a request to the client (`elicitation/create`), with the task it is about."""
+    """Render the params of a request to the client (`elicitation/create`), with its task."""
     if task_id is None:
         return dict(request.params)
     return {**request.params, "_meta": {**object_of(request.params.get("_meta")), **related(task_id)}}
@@ -164,9 +167,9 @@ def _status(task: TaskView) -> str:
 
 
 def _message(task: TaskView) -> str | None:
-    """Render the message with a failure's text: clients of this revision show it alone, without the result.
+    """Render the message with a failure's text, because clients of this revision show it without the result.
 
-    It also has the open questions, for clients that cannot be asked.
+    It also has the open questions, for clients that cannot elicit.
     """
     if task.cancelled:
         return "cancelled by request"
@@ -178,7 +181,7 @@ def _message(task: TaskView) -> str | None:
 
 
 def text_in(result: Mapping[str, JSON]) -> str:
-    """Return the text of a `CallToolResult`, not too long."""
+    """Return the text of a `CallToolResult`, shortened if necessary."""
     blocks = cast("list[Mapping[str, JSON]]", result.get("content", []))
     texts = [str(block.get("text", "")) for block in blocks if block.get("type") == "text"]
     return "\n".join(texts)[:_LONGEST_MESSAGE]

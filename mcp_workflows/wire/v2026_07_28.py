@@ -54,7 +54,7 @@ STATUS: Mapping[Status, str] = {
     Status.RUNNING: "working",
     Status.INPUT_REQUIRED: "input_required",
     Status.SUCCEEDED: "completed",
-    Status.FAILED: "completed",  # `failed` is for JSON-RPC errors alone: a failed workflow is a result with isError
+    Status.FAILED: "completed",  # `failed` is only for JSON-RPC errors: a failed workflow is a result with isError
     Status.CANCELLED: "cancelled",
 }
 
@@ -67,7 +67,7 @@ _NEEDED: Mapping[Capability, JSON] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """The capabilities that this very request declares; nothing is remembered from earlier ones."""
+    """The capabilities declared by this request; earlier ones do not count."""
 
     takes_tasks: bool
     takes_questions: bool
@@ -78,7 +78,7 @@ _CLIENTS: Mapping[tuple[bool, ...], Client] = {
     (tasks, asks, urls): Client(takes_tasks=tasks, takes_questions=asks, takes_urls=urls)
     for tasks, asks, urls in product((True, False), repeat=3)
 }
-"""All combinations: each poll has one."""
+"""All combinations, so that polls need not create one."""
 
 
 def capabilities_of(params: Params) -> Params:
@@ -87,7 +87,7 @@ def capabilities_of(params: Params) -> Params:
 
 
 def client_of(params: Params) -> Client:
-    """Read the capabilities in the request's `_meta`."""
+    """Return the client from the capabilities in the request's `_meta`."""
     capabilities = capabilities_of(params)
     tasks = object_of(capabilities.get("extensions")).get(EXTENSION)
     return _CLIENTS[is_object(tasks), takes_forms(capabilities), takes_urls(capabilities)]
@@ -113,7 +113,7 @@ REMOVED_METHODS: Final = frozenset({"tasks/result", "tasks/list"})
 
 
 class TaskRequest(NamedTuple):
-    """A request about one task; `responses` (`{action, content}`) by input request key, for `tasks/update` alone."""
+    """A request about one task. Only `tasks/update` has `responses`: `{action, content}` by input request key."""
 
     task_id: str
     responses: Params
@@ -144,7 +144,7 @@ def parse_listen(params: Params, client: Client) -> Sequence[str] | None:
 
 
 def check_name_header(name: str | None, task_id: str) -> None:
-    """Check that `Mcp-Name` is the task id; a missing header is tolerated, as some clients omit it."""
+    """Check that `Mcp-Name` is the task id; a missing header is accepted, because some clients omit it."""
     if name is not None and name != task_id:
         raise RequestError(HEADER_MISMATCH, "the Mcp-Name header does not match params.taskId")
 
@@ -163,7 +163,11 @@ def described(task: TaskView, *, takes_urls: bool = False) -> dict[str, Any]:
 
 
 def render(outcome: Outcome) -> dict[str, Any]:
-    """Render the result of `tools/call` or `resources/read`, or raise its JSON-RPC error as `RequestError`."""
+    """Render the result of `tools/call` or `resources/read`.
+
+    Raises:
+        RequestError: the outcome is a JSON-RPC error.
+    """
     match outcome:
         case Created(task=task):
             return {"resultType": "task", **_handle(task)}
@@ -181,8 +185,8 @@ def render(outcome: Outcome) -> dict[str, Any]:
 def detailed(task: TaskView, *, takes_urls: bool = False) -> dict[str, Any]:
     """Render `DetailedTask`: the task with its result, error or questions inlined.
 
-    A task whose only questions this client cannot show works on, as far as the client can tell. The message has the
-    links to our own pages.
+    If the client can show none of a task's questions, the task appears to be working. The message has the links to our
+    pages.
     """
     requests = askable(task.requests, takes_urls=takes_urls)
     ours = asked({key: each for key, each in task.requests.items() if key not in requests and each.on_page})
@@ -200,7 +204,7 @@ def detailed(task: TaskView, *, takes_urls: bool = False) -> dict[str, Any]:
 
 
 def notification(task: TaskView, subscription_id: str | int, *, takes_urls: bool = False) -> dict[str, Any]:
-    """Render the params of `notifications/tasks`: the state as `tasks/get` would give it now."""
+    """Render the params of `notifications/tasks`: the current state as from `tasks/get`."""
     whole = detailed(task, takes_urls=takes_urls)
     return {**whole, "_meta": {**whole["_meta"], _SUBSCRIPTION_ID: subscription_id}}
 
