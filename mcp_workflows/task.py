@@ -26,7 +26,7 @@ LIFECYCLE: Mapping[Status, frozenset[Status]] = {
 """The statuses that may follow each status. A terminal status is final (spec)."""
 
 STARTING = Execution(status=Status.RUNNING, message="starting")
-DELIVERING = timedelta(seconds=15)  # so long the request itself delivers a cancellation; then maintenance does
+DELIVERING = timedelta(seconds=15)  # until then the request itself delivers a cancellation, then maintenance
 CLOCKS_DIFFER = timedelta(minutes=1)  # maximum between replicas; a time further ahead was written by a wrong clock
 CREATING = timedelta(seconds=30)  # maximum duration of a start attempt: three times the longest call to an engine
 SHORTEST_PAUSE = timedelta(seconds=30)  # until maintenance retries a failed step
@@ -262,7 +262,7 @@ def question_digest(task_id: str, key: str) -> str:
 
 def events_between(before: Task | None, after: Task) -> Sequence[LoggedEvent]:
     """Return the events of a change, or of a new row; a store writes them in the transaction that writes the row."""
-    if before is None:  # others that begin with a question were imported with it
+    if before is None:  # other rows that start with a question were imported
         return [event_of(after, key) for key in after.execution.requests] if after.held else ()
     if after.tombstone:
         return ()

@@ -53,7 +53,7 @@ from mcp_workflows.tools.json_schema import Checker
 from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind
 from mcp_workflows.wire import events as wire
 
-CLAIMS_KEPT: Final = timedelta(days=1)  # after its token expires, a principal keeps its subscriptions for so long
+CLAIMS_KEPT: Final = timedelta(days=1)  # how long subscriptions outlive the principal's token
 DEFAULT_TTL: Final = timedelta(days=7)
 LONGEST_TTL: Final = timedelta(days=30)
 SHORTEST_TTL: Final = timedelta(hours=1)  # unless the token expires earlier

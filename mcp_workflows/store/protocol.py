@@ -275,7 +275,7 @@ class Store(AbstractAsyncContextManager["Store"], Protocol):
         ...
 
     async def has_owner(self, like: str, unlike: str) -> bool:
-        """Return True if a row, no tombstone, has an owner LIKE one pattern and NOT LIKE the other (SQL)."""
+        """Return True if a row's owner is LIKE one pattern and NOT LIKE the other (SQL); no tombstones."""
         ...
 
     async def secret(self, name: str) -> bytes:

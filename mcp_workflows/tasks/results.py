@@ -230,7 +230,7 @@ def _is_tool_result(output: JSON) -> TypeGuard[Mapping[str, JSON]]:
 
 @cache
 def _sdk_types() -> ModuleType:
-    """Return the SDK's types, which take half a second to import, and few commands need."""
+    """Return the SDK's types. Importing them takes half a second, and few commands need them."""
     return import_module("mcp_types")
 
 

@@ -439,7 +439,7 @@ class Checker:
         """Return a value in the form that the schema requires, if hosts send another one; a valid value is unchanged.
 
         - A string is parsed as JSON where the schema accepts no string. A result that still does not fit is kept only
-        if its errors are more helpful than those of the string.
+          if its errors are more helpful than those of the string.
         - Null is dropped for an optional property that does not accept null.
         - Members added by hosts are dropped at the top level, where `additionalProperties` refuses them.
         """

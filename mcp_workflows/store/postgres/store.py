@@ -277,7 +277,7 @@ class PostgresStore(Store):
         return await self._many(queries.FIND, first, first + LAST_CHARACTER, limit)
 
     async def has_owner(self, like: str, unlike: str) -> bool:
-        """Return True if an owner of a row is like one pattern and not like the other."""
+        """Return True if a row's owner is LIKE one pattern and NOT LIKE the other."""
         return bool(await self._fetch(queries.OWNER, like, unlike))
 
     async def delete_expired(self, now: datetime, keep_tombstones_since: datetime) -> int:

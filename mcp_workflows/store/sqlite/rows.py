@@ -19,7 +19,7 @@ def get(connection: sqlite3.Connection, rows: Rows, task_id: str, owner: str) ->
     """Return one owner's row.
 
     Raises:
-        StoreUnavailable: it is there, and cannot be read.
+        StoreUnavailable: the row exists, but cannot be read.
     """
     return one(connection, rows, BY_ID, task_id, owner)
 
@@ -28,7 +28,7 @@ def one(connection: sqlite3.Connection, rows: Rows, query: str, *values: str) ->
     """Return the row that a query finds.
 
     Raises:
-        StoreUnavailable: it is there, and cannot be read.
+        StoreUnavailable: the row exists, but cannot be read.
     """
     row: Found | None = connection.execute(query, tuple(utf8(value) for value in values)).fetchone()
     return None if row is None else rows.readable(row)

@@ -130,7 +130,7 @@ class SQLiteStore(Store):
         self._in_line = 0  # waiting writes of this process
         self._flushes = Flushes()
         self._is_durable = True  # current setting of the connection: each commit waits for the disk
-        self._damaged = False  # according to all signs since the file was opened
+        self._damaged = False  # True if damage was noticed since the file was opened
         self._checked: float | None = None  # last check of the whole file, on the event loop's clock
 
     async def __aenter__(self) -> SQLiteStore:
@@ -358,7 +358,7 @@ class SQLiteStore(Store):
         return await self._many(queries.FIND, first, first + LAST_CHARACTER, limit)
 
     async def has_owner(self, like: str, unlike: str) -> bool:
-        """Return True if an owner of a row is like one pattern and not like the other."""
+        """Return True if a row's owner is LIKE one pattern and NOT LIKE the other."""
         return await self._do(
             lambda connection: connection.execute(queries.OWNER, (like, unlike)).fetchone() is not None
         )
