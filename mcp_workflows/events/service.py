@@ -256,9 +256,7 @@ class EventService:
         self, place: _Place, wanted: wire.Wanted, principal: Principal, most: int, since: datetime | None
     ) -> _Batch:
         """Return the next events after a place, leaving out those before `since`."""
-        await (
-            anyio.lowlevel.checkpoint()
-        )  # a store may complete without yielding, and a reader far behind calls this often
+        await anyio.lowlevel.checkpoint()  # a store may not yield, and a reader far behind calls this often
         events: list[tuple[wire.Occurrence, _Place]] = []
         if wanted.name == EventName.PROGRESS:
             present = await self.present(wanted.name, wanted.arguments, principal)

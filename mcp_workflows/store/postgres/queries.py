@@ -44,9 +44,7 @@ _LIVE: Final = "NOT ended AND NOT tombstone AND (expires IS NULL OR expires > {n
 LAZILY: Final = "(SELECT set_config('synchronous_commit', 'off', true)) AS lazily"  # only for this statement's commit
 _NOW_LAZILY: Final = "SET LOCAL synchronous_commit = off;"
 _STAMP: Final = "version = version + 1, changed = clock_timestamp()"
-FLUSH: Final = (
-    "SELECT pg_logical_emit_message(true, 'mcp-workflows', '')"  # a commit on disk has all earlier ones on disk
-)
+FLUSH: Final = "SELECT pg_logical_emit_message(true, 'mcp-workflows', '')"  # flushes all earlier commits, too
 CHECK: Final = f"DELETE FROM @tasks WHERE false; {FLUSH};"  # a standby or a read-only database refuses the first
 TAKE_PAYLOAD: Final = """
     INSERT INTO @notes SELECT '', '', string_agg(md5(random()::text), ''), 0 FROM generate_series(1, 10000);
