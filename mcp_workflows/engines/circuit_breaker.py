@@ -64,7 +64,7 @@ class Circuit:
     def silence(self) -> str | None:
         """The reason why waiting for a poll is not worthwhile now, or None.
 
-        Without a call for `known_for` seconds, silence is no longer assumed, unless a probe is in progress.
+        Silence is no longer assumed `known_for` seconds after the last failure, unless a probe is in progress.
         """
         known = self._probing or self.clock() - self._failed < self._settings.known_for
         return self._message if self._open and known else None

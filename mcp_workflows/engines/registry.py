@@ -495,7 +495,7 @@ def validated(execution: Execution) -> Execution:
 
 
 def digest_of(execution: Execution) -> ExecutionDigest:
-    """Return the digest of an execution: it differs if the status, message, progress, steps or questions do."""
+    """Return a digest of the status, message, progress, questions, steps and cancel request of an execution."""
     seen = (execution.status, execution.message, execution.progress, tuple(sorted(execution.requests)))
     return ExecutionDigest(hash((*seen, execution.steps, execution.cancel_requested)), execution.status)
 

@@ -376,7 +376,7 @@ class CopyTarget(Protocol):
         ...
 
     async def take_over(self, parts: Callable[[], Iterable[StoredRows]], *, resumed: bool) -> int:
-        """Store all these rows or none; return the number of tasks. Do not enter the store. `parts` may run twice.
+        """Store all these rows or none; return the number of tasks. Do not enter the store. It may call `parts` twice.
 
         Raises:
             StoreUnusable: it has tasks already, and this does not resume a killed copy.
