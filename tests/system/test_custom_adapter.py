@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -241,13 +242,15 @@ def an_order(key: str, *arguments: Any) -> Start:
     return Start(workflow="plate", arguments=list(arguments), key=key, created=datetime.now(UTC))
 
 
-@pytest.mark.parametrize(("language", "suffix"), [("python", "*.py"), ("yaml", "*.yaml"), ("toml", "*.toml")])
+@pytest.mark.parametrize(("language", "suffix"), [("yaml", "*.yaml"), ("toml", "*.toml")])
 def test_what_the_documents_quote_is_in_the_sample(language: str, suffix: str) -> None:
     sample = "\n".join(path.read_text() for path in SAMPLE.rglob(suffix))
     quoted = [block for document in QUOTING for block in blocks(document, language)]
     assert quoted
     for block in quoted:
         assert block in sample, f"not in the sample:\n{block}"
+    functions, _ = examples()
+    assert functions in (SAMPLE / "mcp_workflows_acme" / "functions.py").read_text()
 
 
 def test_what_the_document_says_of_keys_and_errors_is_tested() -> None:
@@ -264,7 +267,7 @@ def test_what_the_document_says_of_keys_and_errors_is_tested() -> None:
 
 
 async def test_the_documents_functions_serve_a_tool(shop: str, tmp_path: Path) -> None:
-    functions, server, _ = examples()
+    functions, server = examples()
     written = f"{functions}\n{server.replace('http://127.0.0.1:8099', shop)}"
     names = executed(written.replace("engines={", f"store={f'sqlite:///{tmp_path}/tasks.db'!r}, engines={{"))
     async with serving(names["server"].streamable_http_app()) as url, peer(url) as client:
@@ -290,7 +293,7 @@ class TestTheDocumentsFunctionsWithSettings(AdapterContract):
 
     @pytest.fixture
     async def subject(self, shop: str) -> AsyncIterator[Subject]:
-        example, _, _ = examples()
+        example, _ = examples()
         names = executed(example)
 
         def made(address: str, api_key: str) -> Adapter:
@@ -315,10 +318,12 @@ class TestTheDocumentsFunctionsWithSettings(AdapterContract):
             )
 
 
-async def test_the_documents_class_of_functions_uses_its_settings_and_checks(tmp_path: Path) -> None:
-    functions, _, example = examples()
-    names = executed(f"{functions}\n{example}")
-    kind, settings = names["CheckedAdapter"], names["WorkshopSettings"]
+async def test_the_samples_class_of_functions_uses_its_settings_and_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(SAMPLE))  # pyright: ignore[reportUnknownMemberType]  # pytest leaves it untyped
+    module: Any = importlib.import_module("mcp_workflows_acme.checked")
+    kind, settings = module.CheckedAdapter, module.WorkshopSettings
     with workshop(tmp_path / "orders.db") as address:
         async with kind(settings(address=address, api_key="letmein")) as adapter:
             ref = Ref(workflow="plate", handle=await adapter.start(an_order("k", {"text": "Ada", "days": 9})))
