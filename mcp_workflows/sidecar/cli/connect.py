@@ -130,7 +130,7 @@ def connect(
     if url is None and config == DEFAULT_CONFIG and not config.exists() and PYTHON_FILE.exists():
         config = PYTHON_FILE
     if url is not None and not re.match(r"https?://[^/@\s]+(/|$)", url):
-        raise typer.BadParameter("write http:// or https://, a host and a path, but no user or password", param_hint="--url")
+        raise typer.BadParameter("write http(s)://, a host and a path, but no user or password", param_hint="--url")
     server = _server_in(config, needed=url is None or config != DEFAULT_CONFIG)
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", name or server.name).strip("-") or DISTRIBUTION
     if host is Host.CHATGPT:
