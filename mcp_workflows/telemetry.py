@@ -66,12 +66,12 @@ class Metric(NamedTuple):
 
 METRICS: Final[Mapping[str, Metric]] = {
     "tasks": Metric("gauge", "tool status", "Tasks in the store that have not expired."),
-    "oldest_working": Metric("gauge", "tool", "Age of the oldest working task.", "s"),
-    "unanswered": Metric("gauge", "tool", "Age of the oldest open question.", "s"),
+    "oldest_working_age": Metric("gauge", "tool", "Age of the oldest working task.", "s"),
+    "oldest_question_age": Metric("gauge", "tool", "Age of the oldest open question.", "s"),
     "retention_round_age": Metric("gauge", "engine", "Time since a round of polls reached all tasks.", "s"),
     "retention_skipped": Metric("gauge", "engine", "Tasks whose poll failed in the last full round."),
-    "paused": Metric("gauge", "what", "1 for each pause of new starts."),
-    "census_age": Metric("gauge", "", "Age of the task counts in the metrics above.", "s"),
+    "paused": Metric("gauge", "scope", "1 for each pause of new starts."),
+    "counts_age": Metric("gauge", "", "Age of the task counts in the metrics above.", "s"),
     "engine_calls": Metric("counter", "engine api outcome", "Calls to engines."),
     "engine_call_duration": Metric("histogram", "engine api", "Calls to engines, with the adapter's retries.", "s"),
     "quota_used_ratio": Metric("gauge", "engine", "Share of this process's quota that its polls used in a minute."),
@@ -86,7 +86,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     "limits_reached": Metric("counter", "tool", "Requests that a limit refused."),
     "event_subscriptions": Metric("gauge", "state", "Webhook subscriptions to events, active or suspended."),
     "event_queue": Metric("gauge", "", "Events that wait for delivery to endpoints that are not suspended."),
-    "event_oldest": Metric("gauge", "", "Age of the oldest waiting event.", "s"),
+    "oldest_event_age": Metric("gauge", "", "Age of the oldest waiting event.", "s"),
     "event_deliveries": Metric("counter", "outcome", "Attempts to deliver an event."),
     "audit_lost": Metric("counter", "", "Audit events that could not be written."),
     "mcp.server.operation.duration": Metric(
@@ -191,49 +191,9 @@ class Telemetry:
         """Record a request or a notification that was served."""
         self._histograms["mcp.server.operation.duration"].record(seconds, attributes)
 
-    def recovered(self, engine: str) -> None:
-        """Count a start whose outcome was unknown and is known now."""
-        self._counters["start_recovered"].add(1, {"engine": engine})
-
-    def unknown(self, engine: str) -> None:
-        """Count a start whose outcome stays unknown."""
-        self._counters["start_unknown"].add(1, {"engine": engine})
-
-    def unmapped(self, engine: str) -> None:
-        """Count a poll that saw a status which the adapter does not know."""
-        self._counters["unmapped_statuses"].add(1, {"engine": engine})
-
-    def mismatched(self, engine: str, tool: str) -> None:
-        """Count a result that does not match the output schema of its tool."""
-        self._counters["result_mismatches"].add(1, {"engine": engine, "tool": tool})
-
-    def prevented(self, engine: str, tool: str) -> None:
-        """Count a call that found an execution which another call had started."""
-        self._counters["duplicate_start_prevented"].add(1, {"engine": engine, "tool": tool})
-
-    def continued(self, engine: str, tool: str) -> None:
-        """Count a call without a key that continued an abandoned one."""
-        self._counters["call_continued"].add(1, {"engine": engine, "tool": tool})
-
-    def denied(self, tool: str) -> None:
-        """Count a denial; `tool` is empty if it is about none of ours."""
-        self._counters["denials"].add(1, {"tool": tool})
-
-    def limited(self, tool: str) -> None:
-        """Count a refusal by a limit; `tool` is empty if it is about none of ours."""
-        self._counters["limits_reached"].add(1, {"tool": tool})
-
-    def not_found(self, method: str) -> None:
-        """Count a request for a task that is not there, or belongs to another owner."""
-        self._counters["failed_lookups"].add(1, {"method": method})
-
-    def lost(self, events: int) -> None:
-        """Count audit events that could not be written."""
-        self._counters["audit_lost"].add(events)
-
-    def event_delivery(self, outcome: str) -> None:
-        """Count an attempt to deliver an event: ok, a word for its failure, or an end without one."""
-        self._counters["event_deliveries"].add(1, {"outcome": outcome})
+    def count(self, name: str, **labels: str) -> None:
+        """Count one event of a counter of `METRICS`; a tool or method that is not ours is an empty label."""
+        self._counters[name].add(1, labels)
 
     def observe(self, name: str, seen: Seen) -> None:
         """Add a gauge of `METRICS`: each collection of metrics calls `seen`, in any thread, and it must not block."""

@@ -304,8 +304,8 @@ async def test_the_census_shows_tasks_questions_and_quotas(lab: Lab, engine: Kee
         await served.workflows.count()
         tasks = lab.points("mcp_workflows.tasks")
         assert tasks == {labels(tool="forever", status="running"): 1, labels(tool="ask", status="input_required"): 1}
-        assert set(lab.points("mcp_workflows.oldest_working")) == {labels(tool="forever")}
-        [unanswered] = lab.points("mcp_workflows.unanswered").values()
+        assert set(lab.points("mcp_workflows.oldest_working_age")) == {labels(tool="forever")}
+        [unanswered] = lab.points("mcp_workflows.oldest_question_age").values()
         assert 0 <= unanswered < 60
         [(whose, used)] = lab.points("mcp_workflows.quota_used_ratio").items()
         assert whose == labels(engine="memory")

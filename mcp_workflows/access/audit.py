@@ -75,9 +75,9 @@ def counting(audit: Audit, telemetry: Telemetry) -> Audit:
 
     def counted(record: Record) -> None:
         if record.event is Event.LIMIT:
-            telemetry.limited(record.tool or "")
+            telemetry.count("limits_reached", tool=record.tool or "")
         elif record.event is Event.DENY and (record.tool or record.task is None):
-            telemetry.denied(record.tool or "")
+            telemetry.count("denials", tool=record.tool or "")
         audit(record)
 
     return counted

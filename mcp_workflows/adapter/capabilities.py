@@ -224,6 +224,7 @@ class Hints(Protocol):
     async def hints(self, changed: Callable[[str], None]) -> None:
         """Call `changed` with each handle that may have changed, until cancelled; each is worth one `describe`.
 
+        Call it in a task: in a callback of the event loop, anyio does not know the loop.
         Return at once if hints are not configured.
 
         Raises:

@@ -116,7 +116,7 @@ class Delivery:
         self._group: TaskGroup | None = None
         self._samples: Mapping[str, Seen] = {}
         self._measure()
-        for name in ("event_subscriptions", "event_queue", "event_oldest"):
+        for name in ("event_subscriptions", "event_queue", "oldest_event_age"):
             telemetry.observe(name, partial(self._sample, name))
 
     def _sample(self, name: str) -> Iterable[tuple[float, Labels]]:
@@ -199,7 +199,7 @@ class Delivery:
         self._samples = {
             "event_subscriptions": lambda: [(count, {"state": state}) for state, count in counts.items()],
             "event_queue": lambda: [(len(waiting), {})],
-            "event_oldest": lambda: [((self._clock() - oldest).total_seconds() if waiting else 0.0, {})],
+            "oldest_event_age": lambda: [((self._clock() - oldest).total_seconds() if waiting else 0.0, {})],
         }
 
     # --- subscriptions
@@ -419,7 +419,7 @@ class Delivery:
                 target.told |= {occurrence.event_id} if position == _PRESENT else set()
         except EndpointFailed as error:
             failed, outcome = error, error.trouble.value
-        self._telemetry.event_delivery(outcome)
+        self._telemetry.count("event_deliveries", outcome=outcome)
         target.is_dirty = True
         if failed is not None and failed.status == _GONE:
             await self._end(target, "the endpoint answered 410 Gone", tells=False)
@@ -447,7 +447,8 @@ class Delivery:
             with suppress(StoreError):  # the notification was sent in any case
                 await self._events.note_notification(told, channel, None if failed else now)
         target.is_dirty = True
-        self._telemetry.event_delivery(failed.trouble.value if failed else "ok" if told else "withheld")
+        outcome = failed.trouble.value if failed else "ok" if told else "withheld"
+        self._telemetry.count("event_deliveries", outcome=outcome)
         self._settle(target, position, failed)
 
     async def _logged(self, target: _Target, position: int) -> LoggedEvent | None:
@@ -493,7 +494,7 @@ class Delivery:
     def _give_up(self, target: _Target, position: int, reason: str) -> None:
         event = target.events.get(position)
         self._finish(target, position)
-        self._telemetry.event_delivery("given_up")
+        self._telemetry.count("event_deliveries", outcome="given_up")
         name = f"notify.{target.channel}" if target.channel else target.subscription.name
         principal = None if target.channel else target.subscription.principal
         tool = event.tool if event and target.channel else None

@@ -109,7 +109,8 @@ class StatusMap(BaseModel):
     @model_validator(mode="after")
     def _says_one_thing(self) -> StatusMap:
         seen: set[str] = set()
-        for words in (self.running, self.succeeded, self.failed, self.cancelled):
+        for status in ENDS_OR_RUNS:
+            words: Words = getattr(self, status)
             if twice := seen.intersection(words):
                 raise ValueError(f"{', '.join(sorted(twice))}: a word can mean one thing only")
             seen.update(words)
@@ -117,13 +118,7 @@ class StatusMap(BaseModel):
 
     def status(self, word: str) -> Status | None:
         """Return the meaning of a word; None: it is not in the map."""
-        by_status = {
-            Status.RUNNING: self.running,
-            Status.SUCCEEDED: self.succeeded,
-            Status.FAILED: self.failed,
-            Status.CANCELLED: self.cancelled,
-        }
-        return next((status for status, words in by_status.items() if word in words), None)
+        return next((status for status in ENDS_OR_RUNS if word in getattr(self, status)), None)
 
 
 class ProgressPart(BaseModel):

@@ -53,7 +53,7 @@ from mcp_workflows.tasks.results import limit_result, part_at
 from mcp_workflows.tasks.service import TaskService
 from mcp_workflows.tools.dialogue import AnswerWay
 from mcp_workflows.tools.hosts import call_wait, subscribes
-from mcp_workflows.tools.tool import AnyTool, Card
+from mcp_workflows.tools.tool import Card
 from mcp_workflows.wire import events as event_wire
 from mcp_workflows.wire import v2025_11_25 as in_core
 from mcp_workflows.wire import v2026_07_28 as wire
@@ -347,7 +347,7 @@ class Middleware:
             self._meters.count_poll(self.callers.principal(ctx))
             return self._envelope.around(ctx, _render(ctx, page))
         if self.serves_skills and skills.is_skill(uri):
-            return self._envelope.around(ctx, _render(ctx, skills.read(uri, await self._callable(ctx))))
+            return self._envelope.around(ctx, _render(ctx, skills.read(uri, await self._visible_skills(ctx))))
         address = part_at(uri) if isinstance(uri, str) else None
         if address is None:
             return await call_next(ctx)
@@ -359,15 +359,15 @@ class Middleware:
     async def _skills(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if not self.serves_skills:
             return await call_next(ctx)
-        tools = await self._callable(ctx)
-        found = skills.respond(ctx.method, ctx.params or {}, tools, is_modern=is_modern(ctx))
+        visible = await self._visible_skills(ctx)
+        found = skills.respond(ctx.method, ctx.params or {}, visible, is_modern=is_modern(ctx))
         return self._envelope.around(ctx, found)
 
-    async def _callable(self, ctx: Context) -> Sequence[AnyTool]:
-        """Return the tools that the caller may call."""
+    async def _visible_skills(self, ctx: Context) -> Sequence[skills.Skill]:
+        """Return the skills of the tools that the caller's tool list has; names are the same for all callers."""
         self._meters.count_poll(self.callers.principal(ctx))
-        viewer = await self._viewer(ctx)
-        return [each for name, each in self.offer.tools.items() if viewer.offered is None or name in viewer.offered]
+        every = skills.skills_of(self.offer.tools.values())
+        return [every[tool.name] for tool in self.offer.visible(await self._viewer(ctx))]
 
     async def _listen(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         if not is_modern(ctx):

@@ -15,7 +15,8 @@ from typing import Any, Final
 from mcp_workflows.adapter import JSON
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import INVALID_PARAMS, RequestError
-from mcp_workflows.tools.tool import AnyTool, Kind, TaskSupport
+from mcp_workflows.receiver.tool_list import description_of
+from mcp_workflows.tools.tool import AnyTool, Kind
 from mcp_workflows.wire.commands import Document
 from mcp_workflows.wire.params import Params, with_extension
 
@@ -67,20 +68,21 @@ def _unused(name: str, taken: set[str]) -> str:
 
 
 def _description(tool: AnyTool) -> str:
-    does = cleaned(tool.description or tool.title or f"Runs the workflow {tool.workflow}.", MAX_DESCRIPTION - 200)
-    return f"{' '.join(does.split())} Read this before you call the MCP tool {tool.name}, and while its workflow runs."
+    does = " ".join(cleaned(description_of(tool), MAX_DESCRIPTION - 200).split()).rstrip(".")
+    return f"{does}. Read this before you call the MCP tool {tool.name}, and while its workflow runs."
 
 
 def _lines(tool: AnyTool) -> Iterator[str]:
     """Yield the lines of the page: purpose, arguments, questions, the wait, actions, and the rule of one call."""
     yield f"# {cleaned(tool.title or tool.name)}"
-    yield from ("", cleaned(tool.description or f"It runs the workflow {tool.workflow}."))
+    yield from ("", cleaned(description_of(tool)))
     if arguments := list(_arguments(tool)):
         yield from ("", "## Arguments", "", *arguments)
     if questions := list(_questions(tool)):
         yield from ("", "## Questions", "", *questions)
-    waits = "The call returns the result." if tool.tasks is TaskSupport.FORBIDDEN else _WAITING
-    yield from ("", "## While it runs", "", waits)
+    yield from ("", "## While it runs", "", _WAITING if tool.hands_over else "The call returns the result.")
+    if tool.hands_over and tool.may_cancel:
+        yield "4. To stop the workflow, call `task_cancel`, and only if the user wants it."
     if tool.actions:
         sent = [f"- `{name}`: {cleaned(each.description or each.title or name)}" for name, each in tool.actions.items()]
         yield from ("", "## Actions", "", "Send one to the running workflow with `task_action`.", "", *sent)
@@ -89,27 +91,25 @@ def _lines(tool: AnyTool) -> Iterator[str]:
 
 
 _ONCE: Final = """\
-A second call starts a second workflow. Never call the tool again to see how far it is, or because it takes long. If a
-reply was lost, make exactly the same call once more: the server recognizes it. Call again only if the user asks for
-another run."""
+A second call can start a second workflow. Do not repeat the call to see the progress, because the workflow takes long,
+or because a reply was lost. If you have no `taskId`, look for the task with `my_tasks`, if you have that tool, or ask
+the user. Call again only if the user wants another run."""
 _WAITING: Final = """\
 The call returns the result, or a `taskId` if the workflow takes longer than the call may last.
 
 1. Tell the user that it runs, and what it does now.
 2. Call `task_wait` with the `taskId`. It returns the result, a question, or the status; then call it again. Or do other
    work first: the workflow does not need you.
-3. If the conversation ends, nothing is lost. `my_tasks` lists the user's tasks in any later one.
-4. To stop the workflow, call `task_cancel`, and only if the user wants it."""
+3. In a later conversation, `my_tasks` lists the user's tasks, if you have that tool."""
 
 
 def _arguments(tool: AnyTool) -> Iterator[str]:
     required = tool.input.get("required", [])
-    properties: Mapping[str, Mapping[str, JSON]] = tool.input.get("properties", {})
-    for name, schema in properties.items():
-        kind = schema.get("type")
+    for name, schema in (dict.fromkeys(required, True) | tool.input.get("properties", {})).items():
+        known: Mapping[str, JSON] = {} if isinstance(schema, bool) else schema
+        kind, about = known.get("type"), known.get("description")
         facts = [kind if isinstance(kind, str) else "any", "required" if name in required else "optional"]
-        about = schema.get("description")
-        yield f"- `{name}` ({', '.join(facts)})" + (f": {cleaned(about)}" if isinstance(about, str) else "")
+        yield f"- `{cleaned(name)}` ({', '.join(facts)})" + (f": {cleaned(about)}" if isinstance(about, str) else "")
     if required:
         yield from ("", "Ask the user for a required argument that you do not know. Do not invent it.")
 
@@ -140,30 +140,31 @@ def is_skill(uri: object) -> bool:
     return isinstance(uri, str) and uri.startswith("skill://")
 
 
-def respond(method: str, params: Params, tools: Iterable[AnyTool], *, is_modern: bool) -> dict[str, Any]:  # Any: JSON
+def respond(method: str, params: Params, skills: Iterable[Skill], *, is_modern: bool) -> dict[str, Any]:  # Any: JSON
     """Return the result of `skills/list` or `skills/get`.
 
     Raises:
         RequestError: there is no such skill.
     """
-    hints = {"ttlMs": 0, "cacheScope": "private"} if is_modern else {}
+    kind = {"resultType": "complete"} if is_modern else {}
     if method == GET:
-        return {"skill": _entry(_find(params.get("uri"), tools))}
-    return {"skills": [_entry(each) for each in skills_of(tools).values()], **hints}
+        return {**kind, "skill": _entry(_find(params.get("uri"), skills))}
+    hints = {"ttlMs": 0, "cacheScope": "private"} if is_modern else {}
+    return {**kind, "skills": [_entry(each) for each in skills], **hints}
 
 
-def read(uri: object, tools: Iterable[AnyTool]) -> Document:
+def read(uri: object, skills: Iterable[Skill]) -> Document:
     """Return the file of a skill.
 
     Raises:
         RequestError: there is no such file.
     """
-    skill = _find(uri, tools)
+    skill = _find(uri, skills)
     return Document(uri=_uri(skill), mime_type="text/markdown", text=skill.text)
 
 
-def _find(uri: object, tools: Iterable[AnyTool]) -> Skill:
-    found = next((each for each in skills_of(tools).values() if _uri(each) == uri), None)
+def _find(uri: object, skills: Iterable[Skill]) -> Skill:
+    found = next((each for each in skills if _uri(each) == uri), None)
     if found is None:
         raise RequestError(INVALID_PARAMS, "Resource not found", {"uri": uri} if isinstance(uri, str) else None)
     return found

@@ -97,12 +97,19 @@ class Offer:
             return None
         return None if found.name is Name.FIND and not (shows_cards and self.has_cards) else found
 
+    def visible(self, viewer: Viewer) -> Sequence[AnyTool]:
+        """Return the listed tools that this client may call."""
+        theirs = self.tools if viewer.offered is None else viewer.offered
+        return [
+            tool
+            for name, tool in self.tools.items()
+            if tool.listed and name in theirs and (viewer.identified or tool.kind is Kind.START)
+        ]
+
     def listed(self, viewer: Viewer) -> Sequence[Mapping[str, Any]]:  # Any: any JSON value
         """Return the tools for `tools/list` of this client, with the task tools that it may need."""
-        theirs = self.tools if viewer.offered is None else viewer.offered
-        shown = (tool for name, tool in self.tools.items() if tool.listed and name in theirs)
         cards = viewer.shows_cards and self.has_cards
-        ours = [_listed(tool, viewer, cards=cards) for tool in shown if viewer.identified or tool.kind is Kind.START]
+        ours = [_listed(tool, viewer, cards=cards) for tool in self.visible(viewer)]
         names = self.task_tools(viewer)
         return [*ours, *(self._task_tool(each, viewer, cards=cards) for each in task_tools() if each.name in names)]
 
@@ -139,6 +146,12 @@ class Offer:
         return wanted | FOR_APPROVERS if viewer.approves else wanted
 
 
+def description_of(tool: AnyTool) -> str:
+    """Return the description of a tool, or one made of its workflow."""
+    does = _DOES[tool.kind] if tool.message is None else "Sends a message to an execution: {workflow}."
+    return tool.description or tool.title or does.format(workflow=tool.workflow)
+
+
 def _listed(tool: AnyTool, viewer: Viewer, *, cards: bool) -> Mapping[str, Any]:
     """Return a tool for `tools/list`; without output schema if a task id may be returned: SDKs validate results.
 
@@ -146,11 +159,10 @@ def _listed(tool: AnyTool, viewer: Viewer, *, cards: bool) -> Mapping[str, Any]:
     """
     page = {} if tool.effective_card is Card.OFF else {"resourceUri": page_uri()}
     promised = not tool.hands_over or (viewer.takes_tasks and not viewer.in_core)
-    does = _DOES[tool.kind] if tool.message is None else "Sends a message to an execution: {workflow}."
     found: dict[str, Any] = {
         "name": tool.name,
         "title": tool.title,
-        "description": tool.description or tool.title or does.format(workflow=tool.workflow),
+        "description": description_of(tool),
         "inputSchema": tool.input,
         "outputSchema": tool.promised_output if promised else None,
         "annotations": tool.annotations and tool.annotations.model_dump(exclude_none=True),

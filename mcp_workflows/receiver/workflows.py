@@ -396,11 +396,11 @@ class RequestMetrics:
             result = await call_next(ctx)
             error = _tool_error(ctx, result)
             if error and name_of(ctx) in TASK_TOOL_NAMES and NOT_FOUND in str(result):
-                self._telemetry.not_found(ctx.method)
+                self._telemetry.count("failed_lookups", method=ctx.method)
         except MCPError as failed:
             error = str(failed.error.code)
             if ctx.method in _OURS and failed.error.message == NOT_FOUND:
-                self._telemetry.not_found(ctx.method)
+                self._telemetry.count("failed_lookups", method=ctx.method)
             raise
         except ValidationError:
             error = str(jsonrpc.INVALID_PARAMS)

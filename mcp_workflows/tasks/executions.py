@@ -249,7 +249,7 @@ class Executions:
                 raise
             if resumed is not None:
                 call.continues = called
-                self._engines.telemetry.continued(resumed.engine, resumed.tool)
+                self._engines.telemetry.count("call_continued", engine=resumed.engine, tool=resumed.tool)
                 return resumed
         return None
 
@@ -486,7 +486,7 @@ class Executions:
         if task.identity != (current := self._engines.identity(task.engine)):  # the row predates engine identities
             task = await changed(self._store, task, partial(identify, identity=current))
         if execution.is_unmapped:
-            self._engines.telemetry.unmapped(task.engine)
+            self._engines.telemetry.count("unmapped_statuses", engine=task.engine)
             logger.warning("engine %r: %s", task.engine, execution.message)
         if observe(task, execution, task.updated) is task:
             return task, None
@@ -537,7 +537,7 @@ class Executions:
     def _record_status(self, task: Task) -> None:
         is_done = task.execution.status is Status.SUCCEEDED
         if wrong := is_done and mismatch(tool_result(task.execution.output), task.output_schema):
-            self._engines.telemetry.mismatched(task.engine, task.tool)
+            self._engines.telemetry.count("result_mismatches", engine=task.engine, tool=task.tool)
             text = "a result does not match the output schema; it is delivered with a mark"
             logger.warning("tool %r: %s: %s", task.tool, text, wrong)
         if self._audit is not silent:

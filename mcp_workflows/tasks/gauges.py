@@ -62,13 +62,13 @@ class TaskGauges:
         self._asked = False
         observe = telemetry.observe
         observe("tasks", self._tasks)
-        observe("oldest_working", self._oldest)
-        observe("unanswered", self._unanswered)
+        observe("oldest_working_age", self._oldest)
+        observe("oldest_question_age", self._unanswered)
         observe("quota_used_ratio", self._quota)
         observe("retention_round_age", self._since_round)
         observe("retention_skipped", self._skipped)
         observe("paused", self._paused)
-        observe("census_age", self._age)
+        observe("counts_age", self._age)
 
     async def run(self) -> None:
         """Count periodically while a collector reads the gauges, until cancelled."""
@@ -138,7 +138,7 @@ class TaskGauges:
         return [(known.skipped, {"engine": engine}) for engine, known in self._counts.rounds.items()]
 
     def _paused(self) -> Iterable[tuple[float, Labels]]:
-        return [(1.0, {"what": each.what}) for each in self._counts.paused]
+        return [(1.0, {"scope": each.what}) for each in self._counts.paused]
 
     def _age(self) -> Iterable[tuple[float, Labels]]:
         at = self._counts.at

@@ -212,7 +212,7 @@ class TaskCreation:
         if begun is None or is_refused(begun):
             return None
         await self._store.sync()  # another replica may have stored the row without a sync
-        self._engines.telemetry.prevented(row.engine, row.tool)
+        self._engines.telemetry.count("duplicate_start_prevented", engine=row.engine, tool=row.tool)
         return begun
 
     async def _insert_and_start(self, task: Task, caps: Caps, same: Idempotency) -> Task:
@@ -338,12 +338,12 @@ class TaskCreation:
             row.id, row.owner, lambda task: mark_outcome_unknown(task, failure, self._clock())
         )
         if lost is not None and lost.handle is None:
-            self._engines.telemetry.unknown(row.engine)
+            self._engines.telemetry.count("start_unknown", engine=row.engine)
         return _live(lost)
 
     def _count_recovered(self, row: Task) -> Task:
         if row.handle is not None:
-            self._engines.telemetry.recovered(row.engine)
+            self._engines.telemetry.count("start_recovered", engine=row.engine)
         return row
 
     def _attempt(self, row: Task) -> Task:
@@ -445,7 +445,7 @@ class TaskCreation:
         try:
             began = self._clock()
             if (handle := await self._find(row)) is not None:
-                self._engines.telemetry.prevented(row.engine, row.tool)
+                self._engines.telemetry.count("duplicate_start_prevented", engine=row.engine, tool=row.tool)
                 return self._count_recovered(await self._bind(row, handle, StartGuarantee.FINDABLE))
             if not (self._is_steady() and self._search.settled(row, began)):
                 raise not_known()

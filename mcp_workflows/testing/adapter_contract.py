@@ -430,7 +430,13 @@ async def an_execution_that_ends_is_hinted_at_by_its_handle(subject: Subject, ad
 
     async def listen(hinting: Hints, wanted: str) -> None:
         listening.set()
-        await hinting.hints(lambda handle: over.set() if handle == wanted else None)
+
+        def changed(handle: str) -> None:
+            anyio.get_current_task()  # fails in a callback of the event loop
+            if handle == wanted:
+                over.set()
+
+        await hinting.hints(changed)
 
     async with anyio.create_task_group() as group:
         async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:

@@ -11,7 +11,7 @@ import pytest
 from mcp.server.lowlevel import Server
 from ruamel.yaml import YAML
 
-from mcp_workflows import Tool, attach
+from mcp_workflows import Tool, WatchTool, attach
 from mcp_workflows.adapter.memory import MemoryAdapter, MemorySettings
 from mcp_workflows.receiver.skills import skills_of
 from tests.support import commands
@@ -56,9 +56,29 @@ def test_a_skill_tells_what_the_tool_needs_asks_and_does() -> None:
         "- Before the start: Charge {{order_id}}?",
         "- `hold`: Hold the parcel.",
         "Call `task_wait` with the `taskId`.",
-        "A second call starts a second workflow.",
+        "4. To stop the workflow, call `task_cancel`",
+        "A second call can start a second workflow.",
     ):
         assert part in skill.text
+
+
+def test_a_skill_promises_only_what_its_tool_can_do() -> None:
+    of = {"engine": "memory", "workflow": "echo"}
+    waiting = Tool.model_validate({"name": "waits", **of, "tasks": "wait"})
+    watching = WatchTool.model_validate({"name": "seen", "kind": "watch", **of})
+    given = skills_of([waiting, watching])
+    assert "task_wait" not in given["waits"].text
+    assert "The call returns the result." in given["waits"].text
+    assert "Watches an execution of the workflow echo" in given["seen"].text
+    assert "task_cancel" not in given["seen"].text
+    assert "A second call" not in given["seen"].text
+
+
+def test_any_schema_that_the_check_accepts_has_a_skill() -> None:
+    schema = {"type": "object", "properties": {"any": True}, "required": ["any", "elsewhere"]}
+    text = skills_of([ORDER.model_copy(update={"input": schema})])["fulfil_order"].text
+    assert "- `any` (any, required)\n" in text
+    assert "- `elsewhere` (any, required)\n" in text
 
 
 def test_names_of_skills_follow_the_specification_and_differ() -> None:
@@ -76,7 +96,9 @@ async def test_skills_are_listed_and_read_by_their_digest(tmp_path: Path, versio
     store = f"sqlite:///{tmp_path}/tasks.db"
     workflows = attach(server, tools=[ORDER], engines={"memory": engine}, store=store, skills=True)
     async with workflows, line(server, version) as client:
-        [entry] = (await client.send("skills/list"))["result"]["skills"]
+        listed = (await client.send("skills/list"))["result"]
+        assert ("resultType" in listed) == (version == MODERN)
+        [entry] = listed["skills"]
         assert entry["frontmatter"] == skills_of([ORDER])["fulfil_order"].frontmatter
         assert (await client.send("skills/get", {"uri": entry["uri"]}))["result"]["skill"] == entry
         [file] = entry["resources"]
@@ -105,18 +127,33 @@ async def test_without_the_setting_there_are_no_skills(tmp_path: Path) -> None:
 async def test_a_caller_sees_the_skills_of_the_tools_that_it_may_call(tmp_path: Path) -> None:
     allow = {"call": {"scopes": ["ops"]}, "see": {}}
     ruled = Tool.model_validate({"name": "ruled", "engine": "memory", "workflow": "echo", "allow": allow})
+    same = Tool.model_validate({"name": "fulfil-order", "engine": "memory", "workflow": "echo", "allow": allow})
+    hidden = Tool(name="hidden", engine="memory", workflow="echo", listed=False)
     engine = MemoryAdapter(MemorySettings(name=str(tmp_path)))
     async with site(
         store=f"sqlite:///{tmp_path}/tasks.db",
-        tools=[ORDER, ruled],
+        tools=[same, ORDER, ruled, hidden],
         adapters={"memory": engine},
         authenticated=True,
         skills=True,
     ) as found:
-        for token, names in (("anna", ["fulfil-order"]), ("bob+ops", ["fulfil-order", "ruled"])):
+        for token, names in (("anna", ["fulfil-order-2"]), ("bob+ops", ["fulfil-order", "fulfil-order-2", "ruled"])):
             async with peer(found.url, token=token) as client:
                 listed = (await client.send("skills/list", {})).result["skills"]
                 assert [each["frontmatter"]["name"] for each in listed] == names
+
+
+async def test_an_anonymous_caller_sees_no_skill_of_a_tool_that_is_not_listed_for_it(tmp_path: Path) -> None:
+    watching = WatchTool.model_validate({"name": "seen", "kind": "watch", "engine": "memory", "workflow": "echo"})
+    engine = MemoryAdapter(MemorySettings(name=str(tmp_path)))
+    store = f"sqlite:///{tmp_path}/tasks.db"
+    async with (
+        site(store=store, tools=[ORDER, watching], adapters={"memory": engine}, skills=True) as found,
+        peer(found.url) as client,
+    ):
+        listed = (await client.send("skills/list", {})).result["skills"]
+        assert [each["frontmatter"]["name"] for each in listed] == ["fulfil-order"]
+        assert "error" in (await client.send("resources/read", {"uri": "skill://seen/SKILL.md"})).body
 
 
 FASTMCP_CLIENT = """

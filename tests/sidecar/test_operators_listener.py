@@ -159,7 +159,7 @@ async def test_a_pause_is_shown(tmp_path: Path) -> None:
         assert shown.startswith("starts of tool nobody have been paused since 20")
         assert shown.endswith("UTC: audit")
         found = samples(read_text((await http.get(f"{url}/metrics")).text))
-        assert found["mcp_workflows_paused"] == [{"what": "tool nobody"}]
+        assert found["mcp_workflows_paused"] == [{"scope": "tool nobody"}]
 
 
 async def test_engines_tell_strangers_nothing(tmp_path: Path) -> None:

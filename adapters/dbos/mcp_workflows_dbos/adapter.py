@@ -294,9 +294,12 @@ class DbosAdapter(Adapter):
         tables = self._entered(self._tables)
         loop = asyncio.get_running_loop()  # DBOS runs on asyncio alone
 
+        async def report(workflow_id: str) -> None:
+            changed(workflow_id)
+
         def tell(workflow_id: str) -> None:
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(changed, workflow_id)
+                loop.call_soon_threadsafe(lambda: loop.create_task(report(workflow_id)))
 
         def watch() -> None:
             with translated():

@@ -19,7 +19,7 @@ import httpx2
 import typer
 
 from mcp_workflows.access.authn.verifier import metadata_urls
-from mcp_workflows.errors import ConfigError, OperatorError
+from mcp_workflows.errors import OperatorError
 from mcp_workflows.events.endpoints import EventSettings, is_public
 from mcp_workflows.sidecar.cli.app import say
 from mcp_workflows.wire.events import EXTENSION
@@ -46,11 +46,8 @@ def connect_chatgpt(name: str, url: str, events: EventSettings, variable: str) -
     """Print the outcome of each test, and then what to enter; `variable` of the environment may have a token.
 
     Raises:
-        ConfigError: the URL has a password.
         OperatorError: a test failed.
     """
-    if "@" in url.partition("//")[2].partition("/")[0]:
-        raise ConfigError("--url has a user or a password, which ChatGPT does not accept: remove them")
     failed = 0
     try:
         for what, holds, remedy in _checks(url, events, variable):

@@ -43,6 +43,7 @@ from mcp_workflows.sidecar.cli.options import (
     DEFAULT_CONFIG,
     DEFAULT_HOST,
     DEFAULT_PORT,
+    PYTHON_FILE,
     ConfigOption,
     Yes,
     confirm,
@@ -126,6 +127,10 @@ def connect(
         raise typer.BadParameter(f"{host} has no file to write to; omit this option", param_hint="--write")
     if stdio and url:
         raise typer.BadParameter("the host starts the server itself, so there is no --url", param_hint="--stdio")
+    if url is None and config == DEFAULT_CONFIG and not config.exists() and PYTHON_FILE.exists():
+        config = PYTHON_FILE
+    if url is not None and not re.match(r"https?://[^/@\s]+(/|$)", url):
+        raise typer.BadParameter("write http(s)://, a host and a path, but no user or password", param_hint="--url")
     server = _server_in(config, needed=url is None or config != DEFAULT_CONFIG)
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", name or server.name).strip("-") or DISTRIBUTION
     if host is Host.CHATGPT:
@@ -146,7 +151,7 @@ def connect(
         executable = str(Path(here or sys.argv[0]).absolute())
         variables = [
             Variable(name=variable, default=default, is_set=bool(os.environ.get(variable)))
-            for variable, default in variables_in(config).items()
+            for variable, default in ({} if config.suffix == ".py" else variables_in(config)).items()
         ]
         target = Target(name=name, command=[executable, "serve", str(config.resolve())], variables=variables)
     if write:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mcp_workflows.adapter import JSON, ExecutionStep, Status, asked
-from mcp_workflows.adapter.display_text import number_text, without_zero_fractions
+from mcp_workflows.adapter.display_text import number_text, rough_duration, without_zero_fractions
 from mcp_workflows.sidecar.cli.app import harmless
 from mcp_workflows.task import Task
 from mcp_workflows.tasks.executions import ObservedTask
@@ -28,7 +28,6 @@ UNCUT = 1_000_000  # columns: for a file, a pipe and --wide
 EXECUTION_SHARE = 5  # the part of a terminal's width that an execution's id may take, for the sake of messages
 CUT_FIRST = frozenset({"TOOL", "EXECUTION", "MESSAGE"})  # the widest of these is cut first; the others stay whole
 HEADINGS = ("ID", "TOOL", "STATUS", "AGE", "EXECUTION", "MESSAGE")
-_UNITS = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 class TaskStatus(StrEnum):
@@ -81,7 +80,7 @@ def render_table(observed: Sequence[ObservedTask], width: int | None = None) -> 
 
 
 def _row(task: Task) -> Sequence[str]:
-    age = duration_text(datetime.now(UTC) - task.created)
+    age = rough_duration(datetime.now(UTC) - task.created)
     place = task.execution.execution_id or "-"
     return task.id[:SHORT], task.tool, status_of(task), age, _plain(place), question_or_message(task)
 
@@ -178,14 +177,7 @@ def _moment(at: datetime | None) -> str | None:
 
 
 def _when(ahead: timedelta) -> str:
-    return f"in {duration_text(ahead)}" if ahead > timedelta(0) else f"{duration_text(-ahead)} ago"
-
-
-def duration_text(length: timedelta) -> str:
-    """Return `45 s`, `12 min`, `3 h`, `4 d`: the largest unit of which there are at least two."""
-    seconds = max(0, round(length.total_seconds()))
-    size, unit = next((each for each in _UNITS if seconds >= 2 * each[0]), (1, "s"))
-    return f"{seconds // size} {unit}"
+    return f"in {rough_duration(ahead)}" if ahead > timedelta(0) else f"{rough_duration(-ahead)} ago"
 
 
 def _plain(text: str) -> str:

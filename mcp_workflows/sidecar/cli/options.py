@@ -151,7 +151,7 @@ def names_in(section: str) -> Callable[[typer.Context], Sequence[str]]:
         found = list(_mapping(data.get(section)))
         for entry in _several(data.get("include")) if section == "tools" else ():
             share = _mapping(entry) or {"files": entry}
-            begin = f"{share['namespace']}{share.get('separator', '_')}" if share.get("namespace") else ""
+            begin = f"{share['namespace']}_" if share.get("namespace") else ""
             for pattern in _several(share.get("files")):
                 for file in sorted(glob.glob(str(path.parent / str(pattern)))):
                     found += [f"{begin}{name}" for name in _mapping(_read(Path(file)).get("tools"))]

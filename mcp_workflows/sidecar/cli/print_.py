@@ -22,7 +22,9 @@ from mcp_workflows.sidecar.cli.options import (
     ConfigArgument,
     ConfigInstead,
     LogLevel,
+    Yes,
     adapter_names,
+    confirm,
     either,
     existing,
     load,
@@ -172,19 +174,25 @@ def write_skills(
         bool,
         typer.Option("--expose-workflow", help="Write the skill that teaches a coding agent to write workflows.yaml."),
     ] = False,
+    yes: Yes = False,
 ) -> None:
     """Write an Agent Skill for each tool: what it does, what it asks, and what to do while it runs.
 
     `server.skills: true` serves the same skills over MCP.
     """
-    name = "expose-workflow"
-    texts = {name: (Path(__file__).parent / "skills" / name / "SKILL.md").read_text(encoding="utf-8")}
-    if not expose_workflow:
+    if expose_workflow:
+        packaged = Path(__file__).parent / "skills"
+        texts = {each.name: (each / "SKILL.md").read_text(encoding="utf-8") for each in packaged.iterdir()}
+    else:
         log(LogLevel.WARNING)
         texts = {skill.name: skill.text for skill in skills_of(load(either(None, option)).tools).values()}
     for name, text in texts.items():
         path = folder / name / "SKILL.md"
         try:
+            if path.is_symlink() or path.parent.is_symlink():
+                raise OperatorError(f"{path} is a link, or in a folder that is one: remove it first")
+            if path.exists() and path.read_bytes() != text.encode():
+                confirm(f"{path} exists. Replace it?", yes=yes)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         except OSError as error:

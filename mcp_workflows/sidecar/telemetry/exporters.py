@@ -178,7 +178,7 @@ class AuditLog:
         self._lost((isinstance(error, OSError) and error.strerror) or type(error).__name__)
 
     def _lost(self, reason: str) -> None:
-        self._telemetry.lost(1)
+        self._telemetry.count("audit_lost")
         if time.monotonic() - self._reported_at >= _TELL_EVERY:
             self._reported_at = time.monotonic()
             logger.error("audit events are lost: %s; requests are still served", reason)

@@ -187,6 +187,24 @@ def test_an_entry_for_a_url_does_not_keep_the_environment_of_a_command(terminal:
     assert (entry["timeout"], "env" in entry) == (5, False)
 
 
+def test_a_folder_with_an_app_needs_no_configuration(terminal: Terminal, home: Path) -> None:
+    (terminal.folder / "workflows.yaml").unlink(missing_ok=True)
+    (terminal.folder / "app.py").write_text(
+        "from dbos import DBOS\n\n\n@DBOS.workflow()\nasync def order() -> str:\n    return ''\n"
+    )
+    shown = terminal.run("connect", "claude")
+    assert shown.code == 0, shown.err
+    [entry] = json.loads(shown.out)["mcpServers"].values()
+    assert entry["args"] == ["serve", str(terminal.folder / "app.py")]
+
+
+@pytest.mark.parametrize("url", ["javascript:alert(1)", "https://u:pw@x.example/mcp", "x.example/mcp", "https://"])
+def test_an_address_that_is_no_http_url_or_has_a_password_is_refused(terminal: Terminal, home: Path, url: str) -> None:
+    ended = terminal.run("connect", "vscode", "--url", url)
+    assert (ended.code, ended.out) == (2, "")
+    assert "pw@" not in ended.err
+
+
 def test_an_empty_variable_for_codex_counts_as_none(terminal: Terminal, home: Path) -> None:
     terminal.monkeypatch.setenv("CODEX_HOME", "")
     terminal.monkeypatch.setenv("HOME", str(home))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,27 @@ def test_the_command_writes_a_skill_for_each_tool(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     failed = commands.run([COMMAND, "skills", "file"], cwd=tmp_path)
     assert (failed.returncode, "file/echo" in failed.stderr, "Traceback" in failed.stderr) == (1, True, False)
+
+
+def test_a_file_of_the_user_is_replaced_only_after_a_confirmation_and_a_link_never(tmp_path: Path) -> None:
+    words = [COMMAND, "skills", "skills", "--expose-workflow"]
+    path = tmp_path / "skills" / "expose-workflow" / "SKILL.md"
+    assert commands.run(words, cwd=tmp_path).returncode == 0
+    written = path.read_text()
+    assert commands.run(words, cwd=tmp_path).returncode == 0
+    path.write_text("mine")
+    refused = commands.run(words, cwd=tmp_path)
+    assert (refused.returncode, "add --yes" in refused.stderr, path.read_text()) == (1, True, "mine")
+    assert commands.run([*words, "--yes"], cwd=tmp_path).returncode == 0
+    assert path.read_text() == written
+    for link in (path, path.parent):
+        (tmp_path / "victim").mkdir(exist_ok=True)
+        shutil.rmtree(path.parent)
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(tmp_path / "victim", target_is_directory=True)
+        refused = commands.run([*words, "--yes"], cwd=tmp_path)
+        assert (refused.returncode, "is a link" in refused.stderr) == (1, True)
+        assert list((tmp_path / "victim").iterdir()) == []
 
 
 def test_an_agent_that_follows_the_skill_writes_a_file_that_passes_the_check(tmp_path: Path) -> None:
