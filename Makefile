@@ -48,13 +48,13 @@ check: $(PYTHON_READY)  ## format, lint and types, changing nothing
 	@scripts/check
 
 dist: $(PYTHON_READY)  ## build every wheel, check it, install from the wheels alone and follow the README on each Python here [PYTHONS="python3.12 python3.13"] [RELEASE=1]
-	@$(RUN) scripts.dist "$$(scripts/install-uv)" $(if $(RELEASE),--release) $(PYTHONS)
+	@$(RUN) scripts.dist "$$(scripts/install-tools)" $(if $(RELEASE),--release) $(PYTHONS)
 
 first-start: $(PYTHON_READY)  ## follow the README's first steps on the newest Python here, if it is 3.12 or newer
 	@$(RUN) tests.support.first_start
 
 check-deps: $(PYTHON_READY)  ## what is known to be wrong with the packages of constraints.txt; needs the network
-	@$(RUN) scripts.check_deps "$$(scripts/install-uv)"
+	@$(RUN) scripts.check_deps "$$(scripts/install-tools)"
 
 lock: $(PYTHON_READY)  ## write constraints.txt anew: the newest versions that our bounds allow, with hashes
 	@scripts/lock
@@ -65,7 +65,7 @@ format: $(PYTHON_READY)  ## format the code, fix what the linter can, and write 
 	@$(RUN) scripts.preset_pages
 
 docs: $(PYTHON_READY)  ## the site of the documentation, in site/: links and anchors checked
-	@$(RUN) scripts.site "$$(dirname "$$(scripts/install-uv)")/zensical"
+	@$(RUN) scripts.site "$$(scripts/install-tools)/zensical"
 
 conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite, and ours for Events: ENGINE=temporal|stepfunctions|google|dbos [REQUIREMENTS=2025-11-25]
 	@exec $(RUN) scripts.conformance --engine $(ENGINE) $(if $(REQUIREMENTS),--requirements $(REQUIREMENTS))

@@ -19,7 +19,7 @@ PATIENCE = 300  # seconds
 
 def main() -> int:
     """The exit code: 1 if something is wrong with one of the packages."""
-    audit = Path(sys.argv[1]).with_name("pip-audit")
+    audit = Path(sys.argv[1]) / "pip-audit"
     options = ["--require-hashes", "--disable-pip", "--progress-spinner", "off", "--format", "json"]
     FOUND.unlink(missing_ok=True)
     done: subprocess.CompletedProcess[str] | None = None

@@ -1,7 +1,9 @@
 """Build every distribution into dist/, check it, install from the wheels alone, serve a tool, and follow the README.
 
-Usage: python -m scripts.dist UV [--release] [PYTHON...]. UV is the program, each PYTHON one to install with. Without
-them, it tries all of this machine. `--release` only builds and checks, and needs the addresses of the publication.
+Usage: python -m scripts.dist TOOLS [--release] [PYTHON...]
+
+TOOLS is the folder that scripts/install-tools prints. PYTHON is an interpreter to install with; default: each minor
+version on this machine. `--release` only builds and checks, and needs the addresses of the publication.
 """
 
 from __future__ import annotations
@@ -124,13 +126,13 @@ def registry_entry(addresses: Addresses) -> Mapping[str, Any]:  # Any: JSON
     }
 
 
-def build(uv: Path, addresses: Addresses) -> None:
+def build(tools: Path, addresses: Addresses) -> None:
     """Build a source distribution and a wheel of each project, the wheel from the source distribution."""
     shutil.rmtree(DIST, ignore_errors=True)
     shutil.rmtree(STAGED, ignore_errors=True)
     for project in projects():
-        run(uv, "build", "--quiet", "--out-dir", DIST, stage(project, addresses))
-    run(uv.parent / "twine", "check", "--strict", *sorted(DIST.glob("mcp_*")))
+        run(tools / "uv", "build", "--quiet", "--out-dir", DIST, stage(project, addresses))
+    run(tools / "twine", "check", "--strict", *sorted(DIST.glob("mcp_*")))
 
 
 def complaints(wheel: Path) -> Iterator[str]:
@@ -197,7 +199,7 @@ def _is_alive(url: str) -> bool:
         return False
 
 
-def main(uv: Path, *arguments: str) -> None:
+def main(tools: Path, *arguments: str) -> None:
     """Build and check the distributions; without `--release`, also try them with each Python."""
     addresses = Addresses.read()
     is_release = "--release" in arguments
@@ -206,7 +208,7 @@ def main(uv: Path, *arguments: str) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     if is_release and os.environ.get("GITHUB_REF_NAME", f"v{version}") != f"v{version}":
         raise SystemExit(f"the tag {os.environ['GITHUB_REF_NAME']} is not v{version}, the version in pyproject.toml")
-    build(uv, addresses)
+    build(tools, addresses)
     if is_release:
         (DIST / "server.json").write_text(json.dumps(registry_entry(addresses), indent=2) + "\n", encoding="utf-8")
     wrong = [line for wheel in sorted(DIST.glob("*.whl")) for line in complaints(wheel)]
@@ -214,7 +216,7 @@ def main(uv: Path, *arguments: str) -> None:
         raise SystemExit("\n".join(wrong))
     for python in [] if is_release else arguments or list(pythons().values()):
         with tempfile.TemporaryDirectory() as folder:
-            commands = install(uv, python, Path(folder) / "venv")
+            commands = install(tools / "uv", python, Path(folder) / "venv")
             serve(commands, Path(folder))
             path = f"{commands}{os.pathsep}{os.environ['PATH']}"
             follow(Installation(folder=Path(folder), commands=commands, environment={**os.environ, "PATH": path}))

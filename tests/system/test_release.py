@@ -103,7 +103,7 @@ def test_the_entry_of_the_mcp_registry_names_what_is_published() -> None:
 
 
 def test_a_release_needs_the_addresses() -> None:
-    done = commands.run([sys.executable, "-m", "scripts.dist", "uv", "--release"], cwd=ROOT)
+    done = commands.run([sys.executable, "-m", "scripts.dist", "tools", "--release"], cwd=ROOT)
     assert done.returncode == 1
     assert "fill in the repository and the site under [tool.publication]" in done.stderr
 
@@ -132,7 +132,7 @@ async def test_the_image_serves_as_65532_on_a_read_only_root(tmp_path: Path) -> 
     missing = [name for name in ("buildah", "umoci", "runc", "debootstrap") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    dist.build(ROOT / _run("scripts/install-uv").strip(), Addresses(repository="", site=""))
+    dist.build(ROOT / _run("scripts/install-tools").strip(), Addresses(repository="", site=""))
     buildah = ("buildah", "--storage-driver", "vfs", "--root", f"{tmp_path}/storage", "--runroot", f"{tmp_path}/run")
     _run("debootstrap", "--variant=minbase", "--include=python3-venv,ca-certificates", "bookworm", f"{tmp_path}/base")
     made = _run(*buildah, "from", "scratch").strip()
