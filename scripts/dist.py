@@ -16,23 +16,20 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 from scripts.site import Addresses, relink
 from tests.support.child_processes import free_port
 from tests.support.environments import ROOT, pythons
 from tests.support.first_start import Installation, follow
+from tests.support.sidecars import Process
 
 DIST = ROOT / "dist"
 STAGED = ROOT / ".cache" / "dist"
-STARTS_WITHIN = 60  # seconds
 
 CONFIG = """
 store: sqlite:///tasks.db
@@ -53,7 +50,7 @@ def extras() -> Sequence[str]:
 
 
 def run(*command: str | Path) -> None:
-    """Run a command; its failure is ours."""
+    """Run a command; raise CalledProcessError if it fails."""
     subprocess.run(list(map(str, command)), check=True)
 
 
@@ -169,34 +166,22 @@ def install(uv: Path, python: str, place: Path) -> Path:
 
 
 def serve(commands: Path, folder: Path) -> None:
-    """Serve a tool over HTTP, call it with our command line, and hold its answer against what was sent."""
+    """Serve a tool over HTTP, call it, and check the reply."""
     (folder / "workflows.yaml").write_text(CONFIG)
-    url = f"http://127.0.0.1:{free_port()}"
+    port = free_port()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [str(commands / "mcp-workflows")]
-    served = subprocess.Popen([*command, "serve", "--http", url.removeprefix("http://")], cwd=folder, env=environment)
+    address = ["--http", f"127.0.0.1:{port}"]
+    served = Process([*command, "serve", *address], port, folder / "served.log", cwd=folder, env=environment)
     try:
-        deadline = time.monotonic() + STARTS_WITHIN
-        while not _is_alive(url):
-            if served.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit("the sidecar did not start")
-            time.sleep(0.1)
-        call = [*command, "call", "echo", "text=hello", "--json", "--url", f"{url}/mcp"]
+        served.wait_until_ready()
+        call = [*command, "call", "echo", "text=hello", "--json", "--url", served.url]
         reply = subprocess.run(call, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
         if "hello" not in json.dumps(json.loads(reply)):
             raise SystemExit(f"the tool answered {reply}")
         subprocess.run([commands / "mcp-tasks-conformance", "--help"], check=True, capture_output=True)
     finally:
-        served.terminate()
-        served.wait(30)
-
-
-def _is_alive(url: str) -> bool:
-    try:
-        with urlopen(f"{url}/healthz", timeout=5) as response:
-            return bool(response.status == 200)
-    except (URLError, ConnectionError):
-        return False
+        served.stop()
 
 
 def main(tools: Path, *arguments: str) -> None:
