@@ -124,12 +124,17 @@ def registry_entry(addresses: Addresses) -> Mapping[str, Any]:  # Any: JSON
 
 
 def build(tools: Path, addresses: Addresses) -> None:
-    """Build a source distribution and a wheel of each project, the wheel from the source distribution."""
+    """Build a source distribution and a wheel of each project, the wheel from the source distribution.
+
+    Once there are addresses, also write the entry of the MCP registry.
+    """
     shutil.rmtree(DIST, ignore_errors=True)
     shutil.rmtree(STAGED, ignore_errors=True)
     for project in projects():
         run(tools / "uv", "build", "--quiet", "--out-dir", DIST, stage(project, addresses))
     run(tools / "twine", "check", "--strict", *sorted(DIST.glob("mcp_*")))
+    if addresses.repository:
+        (DIST / "server.json").write_text(json.dumps(registry_entry(addresses), indent=2) + "\n", encoding="utf-8")
 
 
 def complaints(wheel: Path) -> Iterator[str]:
@@ -194,8 +199,6 @@ def main(tools: Path, *arguments: str) -> None:
     if is_release and os.environ.get("GITHUB_REF_NAME", f"v{version}") != f"v{version}":
         raise SystemExit(f"the tag {os.environ['GITHUB_REF_NAME']} is not v{version}, the version in pyproject.toml")
     build(tools, addresses)
-    if is_release:
-        (DIST / "server.json").write_text(json.dumps(registry_entry(addresses), indent=2) + "\n", encoding="utf-8")
     wrong = [line for wheel in sorted(DIST.glob("*.whl")) for line in complaints(wheel)]
     if wrong:
         raise SystemExit("\n".join(wrong))

@@ -132,7 +132,7 @@ async def test_the_image_serves_as_65532_on_a_read_only_root(tmp_path: Path) -> 
     missing = [name for name in ("buildah", "umoci", "runc", "debootstrap") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    dist.build(ROOT / _run("scripts/install-tools").strip(), Addresses(repository="", site=""))
+    dist.build(ROOT / _run("scripts/install-tools").strip(), PUBLISHED)
     buildah = ("buildah", "--storage-driver", "vfs", "--root", f"{tmp_path}/storage", "--runroot", f"{tmp_path}/run")
     _run("debootstrap", "--variant=minbase", "--include=python3-venv,ca-certificates", "bookworm", f"{tmp_path}/base")
     made = _run(*buildah, "from", "scratch").strip()
@@ -172,8 +172,10 @@ async def test_the_image_serves_as_65532_on_a_read_only_root(tmp_path: Path) -> 
         labels = json.loads(_run(*buildah, "inspect", "localhost/tried"))["Docker"]["config"]
         assert labels["Healthcheck"]["Test"][0] == "CMD"
         assert labels["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+        assert labels["Labels"]["io.modelcontextprotocol.server.name"] == dist.registry_entry(PUBLISHED)["name"]
     finally:
         served.stop()
+        shutil.rmtree(dist.DIST)  # it has the addresses of nobody
 
 
 def _run(*command: str, env: Mapping[str, str] | None = None) -> str:
