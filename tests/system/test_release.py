@@ -38,7 +38,7 @@ PUBLISHED = Addresses(repository="https://github.com/acme/mcp-workflows", site="
         ("citation-file-format", "CITATION.cff"),
     ],
 )
-def test_files_match_the_schemas_of_those_who_read_them(schema: str, files: str) -> None:
+def test_configuration_files_match_their_schemas(schema: str, files: str) -> None:
     paths = [str(path) for path in ROOT.glob(files)]
     assert paths
     done = commands.run([str(BIN / "check-jsonschema"), "--builtin-schema", f"vendor.{schema}", *paths], cwd=ROOT)
@@ -48,6 +48,12 @@ def test_files_match_the_schemas_of_those_who_read_them(schema: str, files: str)
 def test_the_workflows_of_github_are_safe() -> None:
     done = commands.run([str(BIN / "zizmor"), "--offline", "--no-progress", ".github"], cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nothing_that_is_run_floats() -> None:
+    files = [*ROOT.glob("deploy/*.*"), *ROOT.glob(".github/workflows/*.yml")]
+    floating = [path.name for path in files if re.search(r"\w:latest\b|@latest\b", path.read_text())]
+    assert floating == []
 
 
 def test_kubernetes_and_ecs_accept_the_recipes() -> None:
@@ -74,6 +80,11 @@ def test_all_distributions_have_one_version_and_say_who_made_them() -> None:
     found = [tomllib.loads((path / "pyproject.toml").read_text())["project"] for path in dist.projects()]
     assert {each["version"] for each in found} == {found[0]["version"]}
     assert f"version: {found[0]['version']}\n" in (ROOT / "CITATION.cff").read_text()
+    recipes = (ROOT / "deploy", ROOT / "docs" / "operate")
+    texts = [path.read_text() for folder in recipes for path in folder.iterdir() if path.is_file()]
+    tags = [tag for text in texts for tag in re.findall(r"\bmcp-workflows:(\d+\.[\w.]+)", text)]
+    assert len(tags) >= 4
+    assert set(tags) == {found[0]["version"]}
     for each in found:
         assert each["authors"]
         assert {"Programming Language :: Python :: 3.11", "Typing :: Typed"} <= set(each["classifiers"])
