@@ -59,7 +59,7 @@ check-deps: $(PYTHON_READY)  ## what is known to be wrong with the packages of c
 lock: $(PYTHON_READY)  ## write constraints.txt anew: the newest versions that our bounds allow, with hashes
 	@scripts/lock
 
-format: $(PYTHON_READY)  ## format the code, fix what the linter can, and write docs/presets
+format: $(PYTHON_READY)  ## format the code, fix what the linter can, and write docs/engines/presets
 	@$(RUN) ruff format
 	@$(RUN) ruff check --fix
 	@$(RUN) scripts.preset_pages
@@ -87,7 +87,7 @@ pictures: $(PYTHON_READY) $(NODE_READY)  ## docs/pictures, of real runs and of i
 	@$(RUN) scripts.approval_pictures
 
 clean:  ## remove what was installed, built and kept here
-	@rm -rf .venv node_modules .cache .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf .venv node_modules .cache dist site .mypy_cache .ruff_cache .pytest_cache
 
 $(PYTHON_READY): $(PYPROJECTS) scripts/install-python
 	@scripts/install-python
