@@ -222,15 +222,16 @@ def pages() -> Mapping[Path, str]:
     """Return the pages with their generated parts as they should be."""
     found = {path: path.read_text(encoding="utf-8") for path in sorted(PAGES.glob("*.md"))}
     for name, content in regions():
-        having = [path for path, text in found.items() if f"<!-- begin {name} -->" in text]
-        if len(having) != 1:
-            raise SystemExit(f"docs/configure: there must be one region {name!r}, there are {len(having)}")
-        found[having[0]] = _filled(found[having[0]], name, content)
+        pages_with_region = [path for path, text in found.items() if f"<!-- begin {name} -->" in text]
+        if len(pages_with_region) != 1:
+            raise SystemExit(f"docs/configure: there must be one region {name!r}, there are {len(pages_with_region)}")
+        [path] = pages_with_region
+        found[path] = fill_region(found[path], name, content)
     return found
 
 
-def _filled(text: str, name: str, content: str) -> str:
-    """Return a page in which the region of this name has this content."""
+def fill_region(text: str, name: str, content: str) -> str:
+    """Return the page with this content between `<!-- begin NAME -->` and `<!-- end NAME -->`."""
     head, begin, rest = text.partition(f"<!-- begin {name} -->\n")
     _, end, tail = rest.partition(f"<!-- end {name} -->")
     return f"{head}{begin}\n{content}\n\n{end}{tail}"
@@ -289,7 +290,7 @@ def hosts() -> str:
             for line in said
             if "or open:" in line
         ]
-    return _filled(HOSTS.read_text(encoding="utf-8"), "hosts", "\n\n".join(parts))
+    return fill_region(HOSTS.read_text(encoding="utf-8"), "hosts", "\n\n".join(parts))
 
 
 def command_line() -> str:
