@@ -24,9 +24,6 @@ NOUNS: Mapping[str, str] = {
 }
 """Module names that look like participles, and the reason for each."""
 
-TWICE: Mapping[str, str] = {}
-"""Public class names that may be defined more than once in a distribution, and the reason for each."""
-
 
 def modules() -> Iterator[tuple[Path, ast.Module]]:
     """Every module that we ship, parsed."""
@@ -67,7 +64,7 @@ def duplicates() -> Iterator[str]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault((package, node.name), []).append(f"{place(path)}:{node.lineno}")
     for (_, name), found in sorted(places.items()):
-        if len(found) > 1 and name not in TWICE:
+        if len(found) > 1:
             yield f"{found[0]}: the class {name} is defined {len(found)} times, also in {', '.join(found[1:])}"
 
 
