@@ -39,6 +39,7 @@ from mcp_workflows.tools.tool import AnyTool, Kind
 printers = typer.Typer(help=COMMANDS["print"][1], no_args_is_help=True)
 app.add_typer(printers, name="print")
 
+_EXPOSE_WORKFLOW = "expose-workflow"  # the skill that the package contains
 _PRESETS_OF = "http"  # the adapter whose presets users write themselves
 
 
@@ -177,9 +178,10 @@ def write_skills(
 
     `server.skills: true` serves the same skills over MCP.
     """
-    name = "expose-workflow"
-    texts = {name: (Path(__file__).parent / "skills" / name / "SKILL.md").read_text(encoding="utf-8")}
-    if not expose_workflow:
+    if expose_workflow:
+        shipped = Path(__file__).parent / "skills" / _EXPOSE_WORKFLOW / "SKILL.md"
+        texts = {_EXPOSE_WORKFLOW: shipped.read_text(encoding="utf-8")}
+    else:
         log(LogLevel.WARNING)
         texts = {skill.name: skill.text for skill in skills_of(load(either(None, option)).tools).values()}
     for name, text in texts.items():
