@@ -1,4 +1,4 @@
-"""Check names and docstrings against docs/decisions/0021: `python -m scripts.check_names` prints all that is wrong."""
+"""Check names and docstrings against docs/decisions/0021: `python -m scripts.check_names` prints each violation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def participles(path: Path) -> Iterator[str]:
 
 
 def duplicates() -> Iterator[str]:
-    """Public classes that are defined more than once in a distribution; two adapters may call the same thing alike."""
+    """Public classes that are defined more than once in a distribution; two adapters may use the same class name."""
     places: dict[tuple[str, str], list[str]] = {}
     for path, tree in modules():
         package = next(part for part in path.parts if part.startswith("mcp_"))
@@ -69,7 +69,7 @@ def duplicates() -> Iterator[str]:
 
 
 def problems() -> Iterator[str]:
-    """All that is wrong, a line each."""
+    """Yield every violation, one line each."""
     for path, tree in modules():
         yield from wrong_openers(path, tree)
         yield from participles(path)
