@@ -48,36 +48,36 @@ check: $(PYTHON_READY)  ## format, lint and types, changing nothing
 	@scripts/check
 
 dist: $(PYTHON_READY)  ## build every wheel, check it, install from the wheels alone and follow the README on each Python here [PYTHONS="python3.12 python3.13"] [RELEASE=1]
-	@$(RUN) scripts.dist "$$(scripts/install-uv)" $(if $(RELEASE),--release) $(PYTHONS)
+	@$(RUN) scripts.dist "$$(scripts/install-tools)" $(if $(RELEASE),--release) $(PYTHONS)
 
 first-start: $(PYTHON_READY)  ## follow the README's first steps on the newest Python here, if it is 3.12 or newer
 	@$(RUN) tests.support.first_start
 
-check-deps: $(PYTHON_READY)  ## what is known to be wrong with the packages of constraints.txt; needs the network
-	@$(RUN) scripts.check_deps "$$(scripts/install-uv)"
+check-deps: $(PYTHON_READY)  ## known vulnerabilities of the packages in constraints.txt; needs the network
+	@$(RUN) scripts.check_deps "$$(scripts/install-tools)"
 
-lock: $(PYTHON_READY)  ## write constraints.txt anew: the newest versions that our bounds allow, with hashes
+lock: $(PYTHON_READY)  ## rewrite constraints.txt: the newest versions that our bounds allow, with hashes
 	@scripts/lock
 
-format: $(PYTHON_READY)  ## format the code, fix what the linter can, and write docs/presets
+format: $(PYTHON_READY)  ## format the code, fix what the linter can, and write docs/engines/presets
 	@$(RUN) ruff format
 	@$(RUN) ruff check --fix
 	@$(RUN) scripts.preset_pages
 
 docs: $(PYTHON_READY)  ## the site of the documentation, in site/: links and anchors checked
-	@$(RUN) scripts.site "$$(dirname "$$(scripts/install-uv)")/zensical"
+	@$(RUN) scripts.site "$$(scripts/install-tools)/zensical"
 
 conformance: $(PYTHON_READY) $(NODE_READY)  ## the official MCP suite, and ours for Events: ENGINE=temporal|stepfunctions|google|dbos [REQUIREMENTS=2025-11-25]
 	@exec $(RUN) scripts.conformance --engine $(ENGINE) $(if $(REQUIREMENTS),--requirements $(REQUIREMENTS))
 
-clients: $(PYTHON_READY) $(NODE_READY)  ## clients that nobody here wrote, on all engines or ENGINE=...; writes docs/use/clients.md
+clients: $(PYTHON_READY) $(NODE_READY)  ## third-party clients on all engines or ENGINE=...; writes docs/use/clients.md
 	@$(RUN) tests.clients.clients
 	@.venv/bin/pytest -q tests/clients/test_clients.py tests/clients/test_events.py $(if $(filter-out file,$(origin ENGINE)),-k "$(ENGINE)")
 
 hosts: $(PYTHON_READY) $(NODE_READY)  ## Codex CLI, Gemini CLI and opencode with a scripted model [ONLY=codex]; writes docs/use/clients.md
 	@exec $(RUN) tests.clients.host_trials $(if $(ONLY),--only $(ONLY))
 
-bench: $(PYTHON_READY)  ## what it costs, against the least one could write: ENGINE=temporal|stepfunctions|google|http|dbos|replicas|events [ONLY=start,listen] [STRICT=1] [KEEP=1]
+bench: $(PYTHON_READY)  ## benchmarks against a minimal server: ENGINE=temporal|stepfunctions|google|http|dbos|replicas|events [ONLY=start,listen] [STRICT=1] [KEEP=1]
 	@exec $(RUN) benchmarks --engine $(ENGINE) $(if $(ONLY),--only $(ONLY)) $(if $(STRICT),--strict) $(if $(KEEP),--keep)
 
 pictures: $(PYTHON_READY) $(NODE_READY)  ## docs/pictures, of real runs and of its diagrams
@@ -87,7 +87,7 @@ pictures: $(PYTHON_READY) $(NODE_READY)  ## docs/pictures, of real runs and of i
 	@$(RUN) scripts.approval_pictures
 
 clean:  ## remove what was installed, built and kept here
-	@rm -rf .venv node_modules .cache .mypy_cache .ruff_cache .pytest_cache
+	@rm -rf .venv node_modules .cache dist site .mypy_cache .ruff_cache .pytest_cache
 
 $(PYTHON_READY): $(PYPROJECTS) scripts/install-python
 	@scripts/install-python

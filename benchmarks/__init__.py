@@ -1,1 +1,1 @@
-"""What `mcp-workflows` costs, against the least one could write: `make bench`."""
+"""Benchmarks of `mcp-workflows` against a minimal server: `make bench`."""

@@ -175,7 +175,7 @@ def rates(turns: Sequence[tuple[Served, Turn]]) -> Sequence[Sequence[float]]:
 
 
 def turns_per_second(served: Served, turn: Turn) -> float:
-    """Return the turns per second of `CLIENTS` clients, each of which takes one after the other."""
+    """Return the turns per second of `CLIENTS` clients; each client takes its turns one after the other."""
     return CLIENTS / statistics.mean(run_clients(served.port, CLIENTS, turn, _RATE_SECONDS))
 
 

@@ -48,7 +48,7 @@ class Ending:
     served: Served
     control: Control
     running: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])  # names of executions, ids of tasks
-    heard: dict[str, float] = field(default_factory=dict[str, float])  # when listeners heard of an end, by id
+    heard: dict[str, float] = field(default_factory=dict[str, float])  # when listeners were notified of an end, by id
 
     def start(self, count: int) -> None:
         """Start so many executions, and listen to their tasks in threads."""
@@ -101,7 +101,7 @@ def delivery(place: Place, ends: int = 30 * RATE, subscriptions: int = SUBSCRIPT
 
 
 def cost(place: Place) -> Iterator[Line]:
-    """Compare `tasks/get` while events are delivered with that while listeners alone hear of the same ends."""
+    """Compare `tasks/get` with and without event deliveries; listeners are notified of the same ends in both."""
     (url, _), sides = _endpoint(place), list[tuple[Ending, str, Measured]]()
     with _serving(place) as with_events, _serving(place) as without:
         _subscribe(with_events.served, url, SUBSCRIPTIONS)

@@ -1,8 +1,8 @@
 """The load generator: many tasks with a client each, in one process; prints JSON.
 
 `python -m benchmarks.load ENGINE PORT CONTROL_PORT FOLDER MODE` with a mode of `Mode`; the ports are those of the stub.
-The load is on all that lies above the engine's API, except HTTP towards clients: 10,000 clients that poll over HTTP
-need more than one core for the SDK alone. It begins as after a restart: the store knows all tasks.
+The load covers all layers above the engine's API except HTTP towards clients: 10,000 clients that poll over HTTP need
+more than one core for the SDK alone. It begins as after a restart: the store knows all tasks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TICK: Final = 0.01  # seconds
 
 
 class Mode(StrEnum):
-    """What the clients do."""
+    """The activity of the clients."""
 
     LISTEN = "listen"
     EVENTS = "events"  # listen, and the engine sends its events
@@ -220,7 +220,7 @@ def handle_of(engine: str, name: str) -> str:
 
 
 def known_task(engine: str, name: str, task_id: str) -> Task:
-    """Return a task as it is in the store while its execution runs."""
+    """Return a task as the store has it while its execution runs."""
     now, handle = utc_now(), handle_of(engine, name)
     return Task(
         id=task_id,
@@ -245,7 +245,7 @@ def known_task(engine: str, name: str, task_id: str) -> Task:
 async def serving(
     engine: str, there: Adapter, tasks: Sequence[Task], url: str
 ) -> AsyncGenerator[tuple[TaskService, Executions]]:
-    """Open all that lies above the engine and below HTTP, with these tasks in the store of this URL."""
+    """Open all layers between the engine and HTTP, with these tasks in the store of this URL."""
     tool = Tool(name="order", engine="engine", workflow=WORKFLOWS.get(engine, MACHINE))
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(url))

@@ -88,7 +88,7 @@ class Place:
         return child
 
     def run(self, module: str, *words: str) -> Mapping[str, Any]:
-        """Run a module in a process of its own, and return the JSON that it prints."""
+        """Run a module in a new process, and return the JSON that it prints."""
         log = self.folder / f"{module}-{'-'.join(words)}.log".replace("/", "_")
         child = Child(Command(name=module, argv=[sys.executable, "-m", module, *words], cwd=ROOT, env={}), log)
         self._stack.callback(stop_all, [child])
@@ -98,7 +98,7 @@ class Place:
 
     @contextmanager
     def beside(self, module: str, *words: str) -> Generator[Path]:
-        """Run a module in a process of its own within this context; yield the file that has what it prints."""
+        """Run a module in a new process within this context; yield the file of its output."""
         log = self.folder / f"{module}-{time.monotonic_ns()}.log"
         child = Child(Command(name=module, argv=[sys.executable, "-m", module, *words], cwd=ROOT, env={}), log)
         self._stack.callback(stop_all, [child])

@@ -1,7 +1,7 @@
 """The goals of `make bench ENGINE=replicas`: what replicas on one PostgreSQL cost the engine, and how fast they are.
 
 `python -m benchmarks.replicas PORT CONTROL_PORT STORE MODE TASKS NUMBER REPLICAS BEGIN SECONDS` is one replica: all
-that lies above the engine's API, except HTTP towards clients. It prints JSON: what its clients heard, and when.
+layers above the engine's API except HTTP towards clients. It prints JSON: the notifications of its clients, with times.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _OPERATIONS: Final = 50  # of one round
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What one run with so many replicas has shown; times are those of the monotonic clock."""
+    """The measurements of one run with several replicas; times are of the monotonic clock."""
 
     calls: Sequence[tuple[str, float]]
     since: float

@@ -68,7 +68,7 @@ class Stub(ABC):
 
     @abstractmethod
     async def serve(self, port: int) -> None:
-        """Serve the engine's API, for ever."""
+        """Serve the engine's API until the process ends."""
 
     async def control(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Reply:
         """Do as the orders say, and return the names of all executions; without orders, return the report."""
@@ -114,7 +114,7 @@ class Stub(ABC):
         await asyncio.sleep(self.latency)
 
     def newest(self, before: str | None, size: int, wanted: Callable[[Execution], bool]) -> Sequence[Execution]:
-        """Return a page of executions, the newest first; the next one goes on before the number of its last."""
+        """Return a page of executions, the newest first; the next page starts before the number of its last one."""
         end = int(before) if before else len(self.executions) + 1
         matching = (each for each in reversed(self.executions.values()) if each.number < end and wanted(each))
         page = list(islice(matching, size))
@@ -350,7 +350,7 @@ def _message(execution: Execution, *, full: bool) -> Any:
 
 
 async def serve_http(port: int, answer: Answer) -> None:
-    """Serve HTTP/1.1 with JSON on the loopback, for ever."""
+    """Serve HTTP/1.1 with JSON on the loopback until the process ends."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -376,7 +376,7 @@ STUBS: Mapping[str, type[Stub]] = {"stepfunctions": Aws, "google": Google, "http
 
 
 async def serve(engine: str, port: str, control_port: str) -> None:
-    """Serve an engine's API and the orders for it on core 1, for ever."""
+    """Serve an engine's API and the orders for it on core 1, until the process ends."""
     pin(1)
     stub = STUBS[engine]()
     await asyncio.gather(stub.serve(int(port)), serve_http(int(control_port), stub.control))

@@ -26,7 +26,7 @@ class BadReplyError(Exception):
 
 
 class Wire:
-    """A kept-alive connection to an MCP server; every request has an id of its own."""
+    """A kept-alive connection to an MCP server; every request has a new id."""
 
     def __init__(self, port: int) -> None:
         self._port = port

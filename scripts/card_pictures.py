@@ -73,7 +73,7 @@ def _sidecar(folder: Path) -> Generator[str]:
 
 @contextmanager
 def _inspector(folder: Path) -> Generator[tuple[str, str]]:
-    """Run MCP Inspector with a home of its own; yield its address and its token."""
+    """Run MCP Inspector with a temporary home; yield its address and its token."""
     program = npm_packages("inspector", INSPECTOR) / "@modelcontextprotocol" / "inspector"
     port, log = free_port(), folder / "inspector.log"
     argv = (str(NODE), str(program / "clients" / "launcher" / "build" / "index.js"), "--web")

@@ -1,4 +1,4 @@
-"""Check names and docstrings against docs/decisions/0021: `python -m scripts.check_names` prints all that is wrong."""
+"""Check names and docstrings against docs/decisions/0021: `python -m scripts.check_names` prints each violation."""
 
 from __future__ import annotations
 
@@ -23,9 +23,6 @@ NOUNS: Mapping[str, str] = {
     "tooling": "a noun; a folder of the same name in each adapter",
 }
 """Module names that look like participles, and the reason for each."""
-
-TWICE: Mapping[str, str] = {}
-"""Public class names that may be defined more than once in a distribution, and the reason for each."""
 
 
 def modules() -> Iterator[tuple[Path, ast.Module]]:
@@ -59,7 +56,7 @@ def participles(path: Path) -> Iterator[str]:
 
 
 def duplicates() -> Iterator[str]:
-    """Public classes that are defined more than once in a distribution; two adapters may call the same thing alike."""
+    """Public classes that are defined more than once in a distribution; two adapters may use the same class name."""
     places: dict[tuple[str, str], list[str]] = {}
     for path, tree in modules():
         package = next(part for part in path.parts if part.startswith("mcp_"))
@@ -67,12 +64,12 @@ def duplicates() -> Iterator[str]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault((package, node.name), []).append(f"{place(path)}:{node.lineno}")
     for (_, name), found in sorted(places.items()):
-        if len(found) > 1 and name not in TWICE:
+        if len(found) > 1:
             yield f"{found[0]}: the class {name} is defined {len(found)} times, also in {', '.join(found[1:])}"
 
 
 def problems() -> Iterator[str]:
-    """All that is wrong, a line each."""
+    """Yield every violation, one line each."""
     for path, tree in modules():
         yield from wrong_openers(path, tree)
         yield from participles(path)

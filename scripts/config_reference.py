@@ -64,12 +64,12 @@ _TYPES: Mapping[str, str] = {
 _FORMATS: Mapping[str, str] = {"password": "text, secret", "path": "path"}
 _HEAD = ("| key | type | default | meaning |", "|---|---|---|---|")
 _BY_NAME = frozenset({"questions"})  # keys of a tool that are mappings by name
-_OF_MANY = frozenset({"auth.issuers", "auth.introspection", "auth.tokens"})  # lists that are told of row by row
+_OF_MANY = frozenset({"auth.issuers", "auth.introspection", "auth.tokens"})  # lists whose items get separate rows
 _OF_MCP = frozenset({"annotations"})  # described by MCP
 
 
 def adapters() -> Sequence[str]:
-    """Return the names of the adapters of this repository; the one in memory has settings for tests alone."""
+    """Return the names of the adapters. The memory adapter is left out: its settings serve tests."""
     projects = [tomllib.loads(file.read_text("utf-8"))["project"] for file in ROOT.glob("adapters/*/pyproject.toml")]
     entries = [project.get("entry-points", {}).get(ENTRY_POINT_GROUP, ()) for project in projects]
     return sorted(name for names in entries for name in names)
@@ -92,7 +92,7 @@ def regions() -> Iterator[tuple[str, str]]:
 
 
 def _of_adapter(name: str, model: type[BaseModel], known: dict[Meaning, tuple[str, str]]) -> str:
-    """Return the table of one adapter; rows that have the meaning of a `known` one, of an adapter before, are links."""
+    """Return the table of one adapter. Rows that an earlier adapter has become links to it."""
     new, same = list[str](), dict[str, list[str]]()
     for row in _rows(model):
         key, meaning = _parts(row)
@@ -158,7 +158,10 @@ class _Rows:
         *,
         is_one_of: bool = False,
     ) -> Iterator[str]:
-        """Yield the rows of a model; `keys`: those alone. `is_one_of`: another model may be there in its place."""
+        """Yield the rows of a model; `keys`: those alone.
+
+        `is_one_of`: the value can also be another model, so no key is required.
+        """
         for key, value in schema.get("properties", {}).items():
             place = f"{prefix}{key}"
             if place in self._keys or (keys is not None and key not in keys):
@@ -222,15 +225,16 @@ def pages() -> Mapping[Path, str]:
     """Return the pages with their generated parts as they should be."""
     found = {path: path.read_text(encoding="utf-8") for path in sorted(PAGES.glob("*.md"))}
     for name, content in regions():
-        having = [path for path, text in found.items() if f"<!-- begin {name} -->" in text]
-        if len(having) != 1:
-            raise SystemExit(f"docs/configure: there must be one region {name!r}, there are {len(having)}")
-        found[having[0]] = _filled(found[having[0]], name, content)
+        pages_with_region = [path for path, text in found.items() if f"<!-- begin {name} -->" in text]
+        if len(pages_with_region) != 1:
+            raise SystemExit(f"docs/configure: there must be one region {name!r}, there are {len(pages_with_region)}")
+        [path] = pages_with_region
+        found[path] = fill_region(found[path], name, content)
     return found
 
 
-def _filled(text: str, name: str, content: str) -> str:
-    """Return a page in which the region of this name has this content."""
+def fill_region(text: str, name: str, content: str) -> str:
+    """Return the page with this content between `<!-- begin NAME -->` and `<!-- end NAME -->`."""
     head, begin, rest = text.partition(f"<!-- begin {name} -->\n")
     _, end, tail = rest.partition(f"<!-- end {name} -->")
     return f"{head}{begin}\n{content}\n\n{end}{tail}"
@@ -302,7 +306,7 @@ def hosts() -> str:
             for line in said
             if "or open:" in line
         ]
-    return _filled(HOSTS.read_text(encoding="utf-8"), "hosts", "\n\n".join(parts))
+    return fill_region(HOSTS.read_text(encoding="utf-8"), "hosts", "\n\n".join(parts))
 
 
 def command_line() -> str:
@@ -320,7 +324,7 @@ def command_line() -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the pages, or with --check only say whether they are as they should be."""
+    """Write the pages; with --check, report stale ones and return 1."""
     wanted = {
         **pages(),
         AUDIT_SCHEMA: audit_schema(),

@@ -24,7 +24,7 @@ from tests.support.environments import NODE, ROOT
 from tests.support.stack import Plan, Stack, UnusableError
 
 SUITE = ROOT / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
-PATIENCE = 600.0  # seconds for one invocation; it has time limits of its own per scenario
+PATIENCE = 600.0  # seconds for one invocation; the suite also limits the time of each scenario
 
 _FOLDER = re.compile(r"^server-(?P<scenario>.+)-\d{4}-\d\d-\d\dT[\d-]+Z$")
 _UNSCORED = re.compile(r"^\s+[✓✗] (\S+) \(([\w-]+)\)$", re.MULTILINE)
@@ -41,7 +41,7 @@ EXPECTED = {
     "tasks-required-task-error": 3,
     "tasks-mrtr-composition": 2,
 }
-"""The checks of each scenario, all of which must pass: 44."""
+"""The number of checks per scenario; all must pass."""
 
 EVENTS = ("events", "polling", "streaming", "subscribing", "delivering")
 """The scenarios of `mcp-tasks-conformance` about Events."""
@@ -89,7 +89,7 @@ def _read(scenario: str, file: Path, unscored: str | None) -> Outcome:
 
 
 def main() -> int:
-    """Exit code 0 if everything passed that must."""
+    """Return 0 if every required check passed."""
     parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
     parser.add_argument("--engine", default="temporal")
     parser.add_argument("--requirements", metavar="REVISION", help="the requirements of this revision of MCP")
@@ -125,7 +125,7 @@ def _judge_tasks(url: str, out: Path) -> int:
 
 
 def _judge_events(url: str, out: Path) -> int:
-    """Run the checks of Events, none of which may fail; return the exit code."""
+    """Run the checks of Events; return 0 if none failed."""
     file = out / "events.json"
     argv = [sys.executable, "-m", "mcp_tasks_conformance", url, "--only", ",".join(EVENTS), "--json", str(file)]
     argv += ["--strict", "--callback", "http://127.0.0.1:0", "--heartbeat", str(HEARTBEAT)]

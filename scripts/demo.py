@@ -1,4 +1,4 @@
-"""`make demo`: serve the engine's sample, let its demo client show what happens, say how to go on."""
+"""`make demo`: serve the engine's sample, run its demo client, and print the next steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNDONE_WITHIN = 30.0
 SAMPLE_OF: Mapping[str, str] = dict.fromkeys(CI, "release")
 
 UNDONE: Mapping[str, str] = dict.fromkeys(("dbos", "google", "stepfunctions"), "undone: the stock was released")
-"""The last word of the sample's workflows, where a cancelled execution ends at once and is undone by another one."""
+"""The last log line of the compensation, where a cancelled execution ends at once."""
 
 _OF_WORKFLOWS = " orders: "  # the logger of the sample whose workflows run in the sidecar
 
@@ -30,7 +30,7 @@ console = Console(soft_wrap=True, highlight=False)
 
 
 def main() -> int:
-    """Exit code 0 if the story came to its end."""
+    """Return 0 if the demo completed."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--engine", default="dbos")
     engine = parser.parse_args().engine
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def _show(plan: Plan, stack: Stack) -> int:
-    """The demo client, in a process of its own as any host is."""
+    """Run the demo client in its own process, as a host would."""
     story = next(file for at in (plan.folder, plan.folder.parent) if (file := at / "demo.py").exists())
     argv = [sys.executable, str(story), stack.url, *map(str, sorted(plan.state.glob("*.token")))]
     return subprocess.run(argv, check=False, timeout=PATIENCE, stdin=subprocess.DEVNULL).returncode
@@ -69,7 +69,7 @@ def _show_compensation(plan: Plan) -> int:
     """Print the log lines of the compensation, which runs after the task has ended; return 0 if it ended in time."""
     if (last := UNDONE.get(plan.engine)) is None:
         return 0
-    console.print("the execution has ended at once; what its worker says of that:")
+    console.print("the execution ended at once; its worker logs the compensation:")
     worker, sidecar = plan.state / "worker.log", plan.state / "sidecar.log"
     log = worker if worker.exists() else sidecar
     deadline = time.monotonic() + UNDONE_WITHIN

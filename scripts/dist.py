@@ -1,7 +1,9 @@
 """Build every distribution into dist/, check it, install from the wheels alone, serve a tool, and follow the README.
 
-Usage: python -m scripts.dist UV [--release] [PYTHON...]. UV is the program, each PYTHON one to install with. Without
-them, it tries all of this machine. `--release` only builds and checks, and needs the addresses of the publication.
+Usage: python -m scripts.dist TOOLS [--release] [PYTHON...]
+
+TOOLS is the folder that scripts/install-tools prints. PYTHON is an interpreter to install with; default: each minor
+version on this machine. `--release` only builds and checks, and needs the addresses of the publication.
 """
 
 from __future__ import annotations
@@ -14,23 +16,20 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 from scripts.site import Addresses, relink
 from tests.support.child_processes import free_port
 from tests.support.environments import ROOT, pythons
 from tests.support.first_start import Installation, follow
+from tests.support.sidecars import Process
 
 DIST = ROOT / "dist"
 STAGED = ROOT / ".cache" / "dist"
-STARTS_WITHIN = 60  # seconds
 
 CONFIG = """
 store: sqlite:///tasks.db
@@ -51,7 +50,7 @@ def extras() -> Sequence[str]:
 
 
 def run(*command: str | Path) -> None:
-    """Run a command; its failure is ours."""
+    """Run a command; raise CalledProcessError if it fails."""
     subprocess.run(list(map(str, command)), check=True)
 
 
@@ -124,13 +123,18 @@ def registry_entry(addresses: Addresses) -> Mapping[str, Any]:  # Any: JSON
     }
 
 
-def build(uv: Path, addresses: Addresses) -> None:
-    """Build a source distribution and a wheel of each project, the wheel from the source distribution."""
+def build(tools: Path, addresses: Addresses) -> None:
+    """Build a source distribution and a wheel of each project, the wheel from the source distribution.
+
+    Once there are addresses, also write the entry of the MCP registry.
+    """
     shutil.rmtree(DIST, ignore_errors=True)
     shutil.rmtree(STAGED, ignore_errors=True)
     for project in projects():
-        run(uv, "build", "--quiet", "--out-dir", DIST, stage(project, addresses))
-    run(uv.parent / "twine", "check", "--strict", *sorted(DIST.glob("mcp_*")))
+        run(tools / "uv", "build", "--quiet", "--out-dir", DIST, stage(project, addresses))
+    run(tools / "twine", "check", "--strict", *sorted(DIST.glob("mcp_*")))
+    if addresses.repository:
+        (DIST / "server.json").write_text(json.dumps(registry_entry(addresses), indent=2) + "\n", encoding="utf-8")
 
 
 def complaints(wheel: Path) -> Iterator[str]:
@@ -167,37 +171,25 @@ def install(uv: Path, python: str, place: Path) -> Path:
 
 
 def serve(commands: Path, folder: Path) -> None:
-    """Serve a tool over HTTP, call it with our command line, and hold its answer against what was sent."""
+    """Serve a tool over HTTP, call it, and check the reply."""
     (folder / "workflows.yaml").write_text(CONFIG)
-    url = f"http://127.0.0.1:{free_port()}"
+    port = free_port()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [str(commands / "mcp-workflows")]
-    served = subprocess.Popen([*command, "serve", "--http", url.removeprefix("http://")], cwd=folder, env=environment)
+    address = ["--http", f"127.0.0.1:{port}"]
+    served = Process([*command, "serve", *address], port, folder / "served.log", cwd=folder, env=environment)
     try:
-        deadline = time.monotonic() + STARTS_WITHIN
-        while not _is_alive(url):
-            if served.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit("the sidecar did not start")
-            time.sleep(0.1)
-        call = [*command, "call", "echo", "text=hello", "--json", "--url", f"{url}/mcp"]
+        served.wait_until_ready()
+        call = [*command, "call", "echo", "text=hello", "--json", "--url", served.url]
         reply = subprocess.run(call, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
         if "hello" not in json.dumps(json.loads(reply)):
             raise SystemExit(f"the tool answered {reply}")
         subprocess.run([commands / "mcp-tasks-conformance", "--help"], check=True, capture_output=True)
     finally:
-        served.terminate()
-        served.wait(30)
+        served.stop()
 
 
-def _is_alive(url: str) -> bool:
-    try:
-        with urlopen(f"{url}/healthz", timeout=5) as response:
-            return bool(response.status == 200)
-    except (URLError, ConnectionError):
-        return False
-
-
-def main(uv: Path, *arguments: str) -> None:
+def main(tools: Path, *arguments: str) -> None:
     """Build and check the distributions; without `--release`, also try them with each Python."""
     addresses = Addresses.read()
     is_release = "--release" in arguments
@@ -206,15 +198,13 @@ def main(uv: Path, *arguments: str) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     if is_release and os.environ.get("GITHUB_REF_NAME", f"v{version}") != f"v{version}":
         raise SystemExit(f"the tag {os.environ['GITHUB_REF_NAME']} is not v{version}, the version in pyproject.toml")
-    build(uv, addresses)
-    if is_release:
-        (DIST / "server.json").write_text(json.dumps(registry_entry(addresses), indent=2) + "\n", encoding="utf-8")
+    build(tools, addresses)
     wrong = [line for wheel in sorted(DIST.glob("*.whl")) for line in complaints(wheel)]
     if wrong:
         raise SystemExit("\n".join(wrong))
     for python in [] if is_release else arguments or list(pythons().values()):
         with tempfile.TemporaryDirectory() as folder:
-            commands = install(uv, python, Path(folder) / "venv")
+            commands = install(tools / "uv", python, Path(folder) / "venv")
             serve(commands, Path(folder))
             path = f"{commands}{os.pathsep}{os.environ['PATH']}"
             follow(Installation(folder=Path(folder), commands=commands, environment={**os.environ, "PATH": path}))

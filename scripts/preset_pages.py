@@ -16,6 +16,7 @@ from mcp_workflows_http.definition import Ask, Cancel, Request
 from mcp_workflows_http.presets import preset_names, presets, read_preset
 
 from mcp_workflows.adapter import Signature, StartGuarantee
+from scripts.config_reference import fill_region
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "engines" / "presets"
 INDEX: Final = FOLDER.parent / "http.md"
@@ -103,9 +104,8 @@ def table() -> str:
 
 
 def index(text: str) -> str:
-    """Return the page with all presets with its table as it should be."""
-    pattern = re.compile(r"(<!-- begin presets -->\n).*?(\n?<!-- end presets -->)", re.DOTALL)
-    return pattern.sub(lambda found: f"{found[1]}{table()}\n{found[2].strip()}", text)
+    """Return the page on presets with its table updated."""
+    return fill_region(text, "presets", table())
 
 
 def _configuration(name: str, example: Mapping[str, Any], workflow: str) -> Iterator[str]:

@@ -59,7 +59,7 @@ class Addresses:
 
 
 def relink(text: str, page: Path, place: Path | None, addresses: Addresses) -> str:
-    """Return a page of the repository as a page of the site at `place`, a path in docs/; None: elsewhere."""
+    """Rewrite the links of a page for the site, where it is `place`; without a place, make all links absolute."""
 
     def link(target: str) -> str | None:
         if re.match(r"[a-z]+:|#|//", target):

@@ -105,7 +105,7 @@ def _run_until(folder: Path, pattern: str, *words: str) -> str:
 
 
 def _run(folder: Path, *words: str, hidden: Sequence[str] = (), answers: Sequence[str] = ()) -> str:
-    """Run one command at a terminal of its own, type the answers, and return the command and its output.
+    """Run one command at a new terminal, type the answers, and return the command and its output.
 
     The arguments in `hidden` are left out of the returned text.
     """

@@ -1,4 +1,4 @@
-"""`make up`: serve a sample in the foreground until somebody stops us."""
+"""`make up`: serve a sample in the foreground until a signal stops it."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from tests.support.stack import Plan, Stack, UnusableError, shown
 _SIGINT_BIT = 1 << (signal.SIGINT - 1)
 
 
-class CutError(Exception):
-    """We were asked to stop."""
+class StopRequestedError(Exception):
+    """A signal, or the end of make, asks this program to stop."""
 
 
-class Lifeline:
-    """Made in the main thread; from then on SIGINT, SIGTERM and SIGHUP only cut it.
+class StopSignals:
+    """Turn SIGINT, SIGTERM and SIGHUP into an exception. Create it in the main thread.
 
-    GNU make hands SIGTERM on to its recipes but not SIGINT: a terminal sends that one to everybody, `kill -INT`
-    does not. Then make sits in its signal handler, with SIGINT blocked, waiting for us: which /proc shows.
+    GNU make passes SIGTERM to its recipes but not SIGINT. A terminal sends SIGINT to the recipe too; `kill -INT` of
+    make does not. Make then waits for its recipe with SIGINT blocked, which /proc shows.
     """
 
     def __init__(self) -> None:
-        self._cut = threading.Event()
+        self._is_requested = threading.Event()
         self._parent = os.getppid()
-        self._suspicions = 0
+        self._seen_blocked = 0
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         die_with_parent(signal.SIGTERM)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._cut.set()
+        self._is_requested.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait so long; raise `CutError` as soon as we are to stop."""
-        self._cut.wait(seconds)
-        if self._cut.is_set() or os.getppid() != self._parent or self._parent_is_interrupted():
-            raise CutError
+        """Wait for this time; raise `StopRequestedError` at the first request to stop."""
+        self._is_requested.wait(seconds)
+        if self._is_requested.is_set() or os.getppid() != self._parent or self._parent_is_interrupted():
+            raise StopRequestedError
 
     def _parent_is_interrupted(self) -> bool:
         """Return True if make blocks SIGINT twice in a row; it also does for an instant when it starts a recipe."""
@@ -55,27 +55,27 @@ class Lifeline:
         except OSError:
             return False
         is_blocked = any(int(line.split()[1], 16) & _SIGINT_BIT for line in lines if line.startswith("SigBlk:"))
-        self._suspicions = self._suspicions + 1 if is_blocked else 0
-        return self._suspicions >= 2
+        self._seen_blocked = self._seen_blocked + 1 if is_blocked else 0
+        return self._seen_blocked >= 2
 
 
 def main() -> int:
-    """Exit code 0 when asked to stop, 1 when something went wrong."""
+    """Return 0 after a stop request, 1 after an error."""
     parser = argparse.ArgumentParser(prog="make up", description=__doc__)
     parser.add_argument("--engine", default="temporal")
     parser.add_argument("--sample", default="orders")
     parser.add_argument("--port", type=int, default=8931)
     given = parser.parse_args()
     state = ROOT / ".cache" / "up" / f"{given.engine}-{given.sample}-{given.port}"
-    lifeline = Lifeline()
+    signals = StopSignals()
     try:
         plan = Plan(engine=given.engine, sample=given.sample, port=given.port, state=state)
-        with Stack(plan, pause=lifeline.wait) as stack, _cards(stack, state, lifeline) as cards:
+        with Stack(plan, pause=signals.wait) as stack, _cards(stack, state, signals) as cards:
             _announce(stack, plan.engine, state, cards)
             while True:
                 stack.check()
-                lifeline.wait(0.25)
-    except CutError:
+                signals.wait(0.25)
+    except StopRequestedError:
         print("stopped", flush=True)
         return 0
     except (UnusableError, ChildDiedError) as problem:
@@ -84,13 +84,13 @@ def main() -> int:
 
 
 @contextmanager
-def _cards(stack: Stack, state: Path, lifeline: Lifeline) -> Generator[str | None]:
+def _cards(stack: Stack, state: Path, signals: StopSignals) -> Generator[str | None]:
     """Serve a host that shows run cards in a browser; it has no token, so not where callers need one."""
     if any(state.glob("*.token")):
         yield None
         return
     port = next(filter(lambda port: not is_taken(port), (stack.port + 1, free_port())))
-    with card_host(stack.url, state / "card_host.log", port=port, pause=lifeline.wait) as origin:
+    with card_host(stack.url, state / "card_host.log", port=port, pause=signals.wait) as origin:
         yield origin
 
 

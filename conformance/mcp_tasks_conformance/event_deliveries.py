@@ -146,7 +146,7 @@ async def retried(trial: WebhookTrial) -> None:
 @event_deliveries.check(Level.MUST, DELIVERY, *NEEDS, phase=Phase.SEQUENTIAL)
 @each_trial
 async def retried_afresh(trial: WebhookTrial) -> None:
-    """Each attempt has a timestamp and a signature of its own time."""
+    """Each attempt has a new timestamp and a new signature."""
     attempts = _refused(trial, 503)
     if len(attempts) < 2:
         raise BlockedError("it was not sent again")

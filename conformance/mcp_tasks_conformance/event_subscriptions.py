@@ -148,7 +148,7 @@ async def challenge_must_be_echoed(trial: WebhookTrial) -> None:
 @event_subscriptions.check(Level.MUST, "Events, Webhook Delivery Status", Feature.CALLBACK, phase=Phase.SEQUENTIAL)
 @each_trial
 async def endpoints_words_are_kept(trial: WebhookTrial) -> None:
-    """The error contains nothing of the endpoint's response."""
+    """The error contains no part of the endpoint's response."""
     step = trial.reached(trial.refused)
     skip_unless(trial.echoless.deliveries, "the endpoint was not asked")
     expect(MARK not in str(step.reply.body), str(step.reply))

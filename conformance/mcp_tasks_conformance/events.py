@@ -121,7 +121,7 @@ class EventsUnderTest:
     async def poll_until(
         self, session: ClientSession, cursor: str, count: int = 1, **more: JSON
     ) -> tuple[Sequence[Mapping[str, JSON]], JSON]:
-        """Poll from a cursor until so many events have come; return all that have come, and the last cursor.
+        """Poll from a cursor until so many events have come; return every event so far, and the last cursor.
 
         Raises:
             BlockedError: they have not come in time.

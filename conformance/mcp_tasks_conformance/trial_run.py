@@ -16,7 +16,7 @@ from mcp_tasks_conformance.session import ClientSession
 from mcp_tasks_conformance.webhook_trial import Step, WebhookTrial
 
 DAY: Final = 86_400_000  # ms
-MARK: Final = "the-endpoints-own-words"  # that nobody else may hear
+MARK: Final = "the-endpoints-own-words"  # of the endpoint's response, which no client may see
 REDIRECT: Final = 307
 ANSWERS: Final = (503, REDIRECT, 413)  # to the first delivery of the first events
 SETTLED: Final = 1.0  # seconds after a reply in which a delivery may still be under way

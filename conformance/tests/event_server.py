@@ -1,4 +1,4 @@
-"""The Events of the small receiver, with faults to switch on; an implementation of its own, like the receiver."""
+"""The Events of the small receiver, with faults to switch on; an independent implementation, like the receiver."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A small receiver of tasks of 2025-11-25, with the default fixtures of the suite and with faults to switch on.
 
-The receiver is an implementation of the specification of its own: it shares no code with `mcp_workflows`.
+The receiver implements the specification independently: it shares no code with `mcp_workflows`.
 """
 
 from __future__ import annotations
@@ -449,7 +449,7 @@ class Receiver:
                 if f"does-not-wait-{work.status}" in self.faults:
                     break
                 await self.change(work)
-        except asyncio.CancelledError:  # the client is gone
+        except asyncio.CancelledError:  # the client has disconnected
             if "dies-with-connection" in self.faults:
                 self.turn(work, "cancelled", {"error": {"code": -32800, "message": "the client is gone"}})
             raise

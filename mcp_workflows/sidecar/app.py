@@ -280,7 +280,7 @@ def run_http(
     app = StartupErrors(http_app(sidecar, config, host, listening.getsockname()[1]))
     settings = uvicorn.Config(
         app,
-        loop="uvloop",
+        loop="auto",  # uvloop, which Windows lacks
         http=BoundedHeaders,
         lifespan="on",
         log_config=None,

@@ -1,4 +1,4 @@
-"""The listener for operators: scraped as Prometheus does, and what alerts and the dashboard ask for is there."""
+"""Prometheus can scrape the operators' listener, and every metric of the alerts and dashboard exists."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def dashboard() -> Any:
 
 
 def expressions() -> Iterable[str]:
-    """What alerts and panels ask Prometheus for."""
+    """Yield the PromQL of alerts and panels."""
     yield from (rule["expr"] for group in alerts()["groups"] for rule in group["rules"])
     yield from (target["expr"] for panel in dashboard()["panels"] for target in panel["targets"])
 
@@ -162,7 +162,7 @@ async def test_a_pause_is_shown(tmp_path: Path) -> None:
         assert found["mcp_workflows_paused"] == [{"scope": "tool nobody"}]
 
 
-async def test_engines_tell_strangers_nothing(tmp_path: Path) -> None:
+async def test_enginez_refuses_foreign_hosts_and_origins(tmp_path: Path) -> None:
     found = scene(tmp_path, "  echo: {engine: here, workflow: echo}\n", "allowed_hosts: [workflows.example]")
     async with over_http(found) as url, httpx2.AsyncClient() as http:
         enginez = url.replace("/mcp", "/enginez")

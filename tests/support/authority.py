@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+
+SIGNS_CERTIFICATES: Final = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""The use of an authority's key; from Python 3.13 on, an authority without it is refused."""
 
 
 class Authority:
@@ -18,7 +32,7 @@ class Authority:
         self._name = _name(name)
         self.file = folder / f"{name.replace(' ', '-')}.pem"
         certificate = self._certificate(
-            self._name, self._key.public_key(), x509.BasicConstraints(ca=True, path_length=None)
+            self._name, self._key.public_key(), x509.BasicConstraints(ca=True, path_length=None), SIGNS_CERTIFICATES
         )
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
@@ -41,15 +55,15 @@ class Authority:
         return folder / "tls.crt", folder / "tls.key"
 
     def _certificate(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, extension: x509.ExtensionType
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *extensions: x509.ExtensionType
     ) -> x509.Certificate:
         now = datetime.now(UTC)
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key)
         builder = builder.serial_number(x509.random_serial_number())
         builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(days=1))
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        for each in (extension, x509.SubjectKeyIdentifier.from_public_key(key), issuer):
-            builder = builder.add_extension(each, critical=isinstance(each, x509.BasicConstraints))
+        for each in (*extensions, x509.SubjectKeyIdentifier.from_public_key(key), issuer):
+            builder = builder.add_extension(each, critical=isinstance(each, x509.BasicConstraints | x509.KeyUsage))
         return builder.sign(self._key, hashes.SHA256())
 
 

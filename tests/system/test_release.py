@@ -38,7 +38,7 @@ PUBLISHED = Addresses(repository="https://github.com/acme/mcp-workflows", site="
         ("citation-file-format", "CITATION.cff"),
     ],
 )
-def test_files_match_the_schemas_of_those_who_read_them(schema: str, files: str) -> None:
+def test_configuration_files_match_their_schemas(schema: str, files: str) -> None:
     paths = [str(path) for path in ROOT.glob(files)]
     assert paths
     done = commands.run([str(BIN / "check-jsonschema"), "--builtin-schema", f"vendor.{schema}", *paths], cwd=ROOT)
@@ -48,6 +48,12 @@ def test_files_match_the_schemas_of_those_who_read_them(schema: str, files: str)
 def test_the_workflows_of_github_are_safe() -> None:
     done = commands.run([str(BIN / "zizmor"), "--offline", "--no-progress", ".github"], cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_nothing_that_is_run_floats() -> None:
+    files = [*ROOT.glob("deploy/*.*"), *ROOT.glob(".github/workflows/*.yml")]
+    floating = [path.name for path in files if re.search(r"\w:latest\b|@latest\b", path.read_text())]
+    assert floating == []
 
 
 def test_kubernetes_and_ecs_accept_the_recipes() -> None:
@@ -74,6 +80,11 @@ def test_all_distributions_have_one_version_and_say_who_made_them() -> None:
     found = [tomllib.loads((path / "pyproject.toml").read_text())["project"] for path in dist.projects()]
     assert {each["version"] for each in found} == {found[0]["version"]}
     assert f"version: {found[0]['version']}\n" in (ROOT / "CITATION.cff").read_text()
+    recipes = (ROOT / "deploy", ROOT / "docs" / "operate")
+    texts = [path.read_text() for folder in recipes for path in folder.iterdir() if path.is_file()]
+    tags = [tag for text in texts for tag in re.findall(r"\bmcp-workflows:(\d+\.[\w.]+)", text)]
+    assert len(tags) >= 4
+    assert set(tags) == {found[0]["version"]}
     for each in found:
         assert each["authors"]
         assert {"Programming Language :: Python :: 3.11", "Typing :: Typed"} <= set(each["classifiers"])
@@ -103,7 +114,7 @@ def test_the_entry_of_the_mcp_registry_names_what_is_published() -> None:
 
 
 def test_a_release_needs_the_addresses() -> None:
-    done = commands.run([sys.executable, "-m", "scripts.dist", "uv", "--release"], cwd=ROOT)
+    done = commands.run([sys.executable, "-m", "scripts.dist", "tools", "--release"], cwd=ROOT)
     assert done.returncode == 1
     assert "fill in the repository and the site under [tool.publication]" in done.stderr
 
@@ -132,7 +143,7 @@ async def test_the_image_serves_as_65532_on_a_read_only_root(tmp_path: Path) -> 
     missing = [name for name in ("buildah", "umoci", "runc", "debootstrap") if shutil.which(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    dist.build(ROOT / _run("scripts/install-uv").strip(), Addresses(repository="", site=""))
+    dist.build(ROOT / _run("scripts/install-tools").strip(), PUBLISHED)
     buildah = ("buildah", "--storage-driver", "vfs", "--root", f"{tmp_path}/storage", "--runroot", f"{tmp_path}/run")
     _run("debootstrap", "--variant=minbase", "--include=python3-venv,ca-certificates", "bookworm", f"{tmp_path}/base")
     made = _run(*buildah, "from", "scratch").strip()
@@ -172,8 +183,10 @@ async def test_the_image_serves_as_65532_on_a_read_only_root(tmp_path: Path) -> 
         labels = json.loads(_run(*buildah, "inspect", "localhost/tried"))["Docker"]["config"]
         assert labels["Healthcheck"]["Test"][0] == "CMD"
         assert labels["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+        assert labels["Labels"]["io.modelcontextprotocol.server.name"] == dist.registry_entry(PUBLISHED)["name"]
     finally:
         served.stop()
+        shutil.rmtree(dist.DIST)  # it has the addresses of nobody
 
 
 def _run(*command: str, env: Mapping[str, str] | None = None) -> str:

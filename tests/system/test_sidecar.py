@@ -26,6 +26,7 @@ from mcp_workflows.sidecar.address import Address
 from mcp_workflows.sidecar.cli.options import read_address
 from mcp_workflows.sidecar.cli.serve import collect_rarely, log_protection, refuse_shared_single_user
 from mcp_workflows.sidecar.config.load import load_config
+from tests.support.child_processes import free_port
 from tests.support.commands import COMMAND, piped, run
 from tests.support.here import elder, over_http, scene
 from tests.support.served import peer
@@ -52,6 +53,14 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "workflows.yaml"
     path.write_text(CONFIG)
     return path
+
+
+WITHOUT_UVLOOP = """
+import sys
+sys.modules["uvloop"] = None
+from mcp_workflows.__main__ import main
+main()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +190,18 @@ async def quiet(stream: AbstractAsyncContextManager[httpx2.Response]) -> httpx2.
                 if kept_alive(seen) >= 2:
                     break
     return response.headers
+
+
+async def test_the_server_needs_no_uvloop(config: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-c", WITHOUT_UVLOOP, "serve", str(config), "--http", f"127.0.0.1:{port}"]
+    process = Process(command, port, config.with_suffix(".log"))
+    try:
+        process.wait_until_ready()
+        async with peer(process.url) as client:
+            assert (await client.call("echo", {"a": 1})).result
+    finally:
+        process.stop()
 
 
 async def test_every_stream_is_kept_alive_and_no_proxy_may_hold_it_back(

@@ -86,6 +86,11 @@ class Volatile(SQLiteStore):
         self._done(True)
         return True
 
+    def release(self) -> None:
+        """Close the file after the power cut, as the end of the process would."""
+        assert self._opened
+        self._opened.close()
+
     def _done(self, on_disk: bool) -> None:
         if on_disk:
             self.machine.flush()
@@ -151,14 +156,14 @@ async def cut_off(
     """The task that the client is told of before the power fails, if it is."""
     told: Task | None = None
     machine = Machine(folder, cut_at, is_slow=is_slow)
+    store = Volatile(f"sqlite:///{machine.memory}/tasks.db")
     try:
-        store = Volatile(f"sqlite:///{machine.memory}/tasks.db")
         async with store:
             machine.flush()
             store.machine = adapter.machine = machine
             told = await create(store, adapter, same, timedelta())
     except PowerCut:
-        pass
+        store.release()
     adapter.machine = None
     return told
 

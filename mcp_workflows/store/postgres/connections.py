@@ -173,8 +173,8 @@ class PostgresConnection:
                 payloads.send_nowait(payload)
             except anyio.WouldBlock:  # the listener reconnects, and reads the changed rows
                 payloads.close()
-            except anyio.ClosedResourceError:
-                pass
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                pass  # the listener or the connection has ended
 
         await self._native.add_listener(channel, hear)
         return heard

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ class Terminal:
         self.monkeypatch.setattr(sys, "argv", ["mcp-workflows", *words])
         with pytest.raises(SystemExit) as ended:
             main()
+        logging.getLogger("dbos").handlers.clear()  # DBOS makes one that keeps the captured stream
         printed = self.capsys.readouterr()
         assert "Traceback" not in printed.err
         return Ended(code=int(ended.value.code or 0), out=printed.out, err=printed.err)

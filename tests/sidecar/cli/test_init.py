@@ -61,6 +61,7 @@ def test_the_required_settings_of_any_adapter_are_asked_for(terminal: Terminal) 
 def test_every_adapter_makes_a_first_configuration_while_its_engine_is_away(terminal: Terminal, adapter: str) -> None:
     for name, value in {"NO_GCE_CHECK": "true", "TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}"}.items():
         terminal.monkeypatch.setenv(name, value)
+    terminal.monkeypatch.delitem(sys.modules, "app", raising=False)  # another test may have loaded one
     kind = load_adapter(adapter)
     if isinstance(kind.tooling, Proposes):
         assert kind.tooling.first_settings.keys() <= kind.Settings.model_fields.keys()
