@@ -149,12 +149,18 @@ def _address(name: str) -> str:
 
 def main(zensical: str) -> int:
     """Build the site with this program; return 1 if a link or an anchor is wrong."""
-    addresses = Addresses.read()
+    return build(zensical, Addresses.read())
+
+
+def build(zensical: str, addresses: Addresses) -> int:
+    """Build the site for these addresses; see `main`."""
     write_pages(addresses)
     yaml = YAML()
     settings: Any = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"))  # pyright: ignore[reportUnknownMemberType]
     settings |= {"site_url": f"{addresses.site}/"} if addresses.site else {}
-    settings |= {"repo_url": addresses.repository} if addresses.repository else {}
+    # not `repo_url`: pages would ask GitHub for its stars
+    link = {"icon": "fontawesome/brands/github", "link": addresses.repository, "name": "Repository"}
+    settings |= {"extra": {"social": [link]}} if addresses.repository else {}
     with (WORK / "mkdocs.yml").open("w", encoding="utf-8") as file:
         yaml.dump(settings, file)  # pyright: ignore[reportUnknownMemberType]
     done = subprocess.run(
@@ -172,7 +178,7 @@ def main(zensical: str) -> int:
     write_texts_for_models(settings["nav"], addresses)
     schema = config_schema() | ({"$id": f"{addresses.site}/workflows.schema.json"} if addresses.site else {})
     (SITE / "workflows.schema.json").write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
-    print(f"built: {SITE.relative_to(ROOT)}/, {sum(1 for _ in SITE.rglob('*.html'))} pages")
+    print(f"built: {os.path.relpath(SITE, ROOT)}/, {sum(1 for _ in SITE.rglob('*.html'))} pages")
     return 0
 
 

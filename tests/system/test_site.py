@@ -1,0 +1,71 @@
+"""The site of the documentation, built with addresses and opened in Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Final
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from scripts import site
+from scripts.site import Addresses
+from tests.support import commands
+from tests.support.environments import LAUNCH, chromium
+
+ROOT: Final = Path(__file__).parents[2]
+PUBLISHED: Final = Addresses(
+    repository="https://github.com/acme/mcp-workflows", site="https://acme.github.io/mcp-workflows"
+)
+pytestmark = [
+    pytest.mark.slow,  # installs Zensical, once
+    pytest.mark.skipif(chromium() is None, reason="there is no Chromium: scripts/install-browser installs Debian's"),
+]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    tools = Path(commands.run([str(ROOT / "scripts" / "install-uv")], cwd=ROOT).stdout.strip()).parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(site, "WORK", folder / "work")
+        patch.setattr(site, "SITE", folder / "site")
+        assert site.build(str(ROOT / tools / "zensical"), PUBLISHED) == 0
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def url(built: Path) -> Generator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(built))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is that of the base
+        pass
+
+
+@pytest.fixture(scope="module")
+def browser() -> Generator[Browser]:
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium(), args=list(LAUNCH))
+        yield running
+        running.close()
+
+
+def test_pages_fetch_nothing_from_elsewhere_and_link_the_repository(url: str, browser: Browser) -> None:
+    page = browser.new_page()
+    fetched = list[str]()
+    page.on("request", lambda request: fetched.append(request.url))
+    for place in ("/", "/use/hosts/", "/why/architecture/"):
+        page.goto(url + place, wait_until="networkidle")
+    assert fetched
+    assert [each for each in fetched if not each.startswith(url)] == []
+    assert page.locator(f'a[href="{PUBLISHED.repository}"]').count() == 1
+    page.close()
