@@ -69,3 +69,14 @@ def test_pages_fetch_nothing_from_elsewhere_and_link_the_repository(url: str, br
     assert [each for each in fetched if not each.startswith(url)] == []
     assert page.locator(f'a[href="{PUBLISHED.repository}"]').count() == 1
     page.close()
+
+
+def test_why_opens_the_architecture_and_lists_benchmarks_and_decisions(url: str, browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto(url)
+    page.locator(".md-tabs__link", has_text="Why").click()
+    page.wait_for_url("**/why/architecture/")
+    sidebar = page.locator(".md-sidebar--primary")
+    for title in ("Architecture", "Benchmarks", "Decisions"):
+        assert sidebar.get_by_role("link", name=title, exact=True).first.is_visible(), title
+    page.close()
