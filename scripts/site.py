@@ -13,8 +13,9 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -36,6 +37,7 @@ _LINK_OR_CODE: Final = re.compile(
     r"(?ms)^```.*?^```$|^~~~.*?^~~~$|`[^`\n]+`|(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)"
 )
 _MERMAID: Final = re.compile(r"(?ms)^```mermaid\n(.*?)^```$")
+_IMAGE: Final = re.compile(r'(<img src=")([^"]+)')
 _TITLE: Final = re.compile(r"(?m)^# (.+)$")
 
 
@@ -77,6 +79,12 @@ def relink(text: str, page: Path, place: Path | None, addresses: Addresses) -> s
             inside = "index.md"
         to = os.path.relpath(inside, place.parent) if inside is not None else addresses.of_file(path)
         return to and f"{to}#{anchor}" if anchor else to
+
+    return _with_links(text, link)
+
+
+def _with_links(text: str, link: Callable[[str], str | None]) -> str:
+    """Return a page whose links lead to what `link` returns for them; None: no link, only its text."""
 
     def replaced(found: re.Match[str]) -> str:
         if found[3] is None:
@@ -137,14 +145,29 @@ def in_order(nav: Any) -> Iterator[str]:  # Any: a page, a list, or a mapping fr
 def write_texts_for_models(nav: Any, addresses: Addresses) -> None:  # Any: see `in_order`
     """Write llms.txt, a line for each page, and llms-full.txt, all pages in one."""
     texts = {name: (WORK / "docs" / name).read_text("utf-8") for name in in_order(nav)}
-    lines = [f"- [{title(text)}]({addresses.site}/{_address(name)}): {summary(text)}" for name, text in texts.items()]
+    lines = [f"- [{title(text)}]({_address(name, addresses)}): {summary(text)}" for name, text in texts.items()]
     head = f"# mcp-workflows\n\n> {summary(texts['index.md'])}\n\n"
     (SITE / "llms.txt").write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
-    (SITE / "llms-full.txt").write_text("\n\n".join(texts.values()), encoding="utf-8")
+    whole = list[str]()
+    for name, text in texts.items():
+        link = partial(_from_root, name, addresses)
+        whole.append(_IMAGE.sub(lambda found, link=link: f"{found[1]}{link(found[2])}", _with_links(text, link)))
+    (SITE / "llms-full.txt").write_text("\n\n".join(whole), encoding="utf-8")
 
 
-def _address(name: str) -> str:
-    return re.sub(r"(^|/)index$", r"\1", name.removesuffix(".md")) + ("" if name.endswith("index.md") else "/")
+def _from_root(name: str, addresses: Addresses, target: str) -> str:
+    """Return the address of what a link of a page leads to."""
+    if re.match(r"[a-z]+:|//", target):
+        return target
+    path, hash_sign, anchor = target.partition("#")
+    place = os.path.normpath(Path(name).parent / path) if path else name
+    return f"{_address(place, addresses)}{hash_sign}{anchor}"
+
+
+def _address(name: str, addresses: Addresses) -> str:
+    """Return the address of a file of the site, from the root of the site before the publication."""
+    place = re.sub(r"(^|/)index/$", r"\1", f"{name.removesuffix('.md')}/") if name.endswith(".md") else name
+    return f"{addresses.site}/{place}" if addresses.site else place or "./"
 
 
 def main(zensical: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -80,3 +81,13 @@ def test_why_opens_the_architecture_and_lists_benchmarks_and_decisions(url: str,
     for title in ("Architecture", "Benchmarks", "Decisions"):
         assert sidebar.get_by_role("link", name=title, exact=True).first.is_visible(), title
     page.close()
+
+
+def test_links_of_the_text_for_models_lead_to_pages_of_the_site(built: Path) -> None:
+    text = re.sub(r"(?ms)^ *```.*?^ *```$|`[^`\n]+`", "", (built / "llms-full.txt").read_text())
+    links = re.findall(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)", text)
+    for link in (first or second for first, second in links):
+        assert re.match(r"https?://|mailto:", link), link
+        if link.startswith(PUBLISHED.site):
+            place = link.removeprefix(PUBLISHED.site).partition("#")[0]
+            assert (built / place.strip("/")).exists(), link
