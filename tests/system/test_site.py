@@ -83,6 +83,14 @@ def test_why_opens_the_architecture_and_lists_benchmarks_and_decisions(url: str,
     page.close()
 
 
+def test_a_phone_shows_more_of_a_table_than_its_keys(url: str, browser: Browser) -> None:
+    page = browser.new_page(viewport={"width": 375, "height": 800})
+    page.goto(f"{url}/configure/tools/")
+    widths: list[float] = page.locator("td:first-child").evaluate_all("cells => cells.map(each => each.offsetWidth)")
+    assert max(widths) <= 375 / 2
+    page.close()
+
+
 def test_links_of_the_text_for_models_lead_to_pages_of_the_site(built: Path) -> None:
     text = re.sub(r"(?ms)^ *```.*?^ *```$|`[^`\n]+`", "", (built / "llms-full.txt").read_text())
     links = re.findall(r"\]\(([^)\s]+)\)|<img src=\"([^\"]+)", text)
