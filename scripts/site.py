@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -112,11 +113,17 @@ def write_pages(addresses: Addresses) -> None:
 
 
 def _drawn(text: str, page: Path) -> str:
-    for number, diagram in enumerate(_MERMAID.findall(text), 1):
-        drawing = page.with_name(f"{page.stem}-{number}.svg")
-        drawing.write_text(draw(diagram), encoding="utf-8")
-        text = _MERMAID.sub(f"![A diagram]({drawing.name})", text, count=1)
-    return text
+    """Return the page with pictures of its diagrams, each described by its section and the sentence before it."""
+    numbers = count(1)
+
+    def drawn(found: re.Match[str]) -> str:
+        drawing = page.with_name(f"{page.stem}-{next(numbers)}.svg")
+        drawing.write_text(draw(found[1]), encoding="utf-8")
+        heading, *paragraphs = re.split(r"\n\s*\n", text[: found.start()].rpartition("\n#")[2].lstrip("# ").strip())
+        sentence = _first_sentence(paragraphs[-1]) if paragraphs else ""
+        return f"![Diagram: {heading}. {sentence}]({drawing.name})"
+
+    return _MERMAID.sub(drawn, text)
 
 
 def title(text: str) -> str:
@@ -129,7 +136,11 @@ def summary(text: str) -> str:
     """Return the first sentence below the title, without markup."""
     paragraphs = re.split(r"\n\s*\n", _TITLE.sub("", text, count=1).strip())
     first = next((each for each in paragraphs if not re.match(r"[|!<`#-]", each)), "")
-    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(first.split())).replace("**", "")
+    return _first_sentence(first)
+
+
+def _first_sentence(paragraph: str) -> str:
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split())).replace("**", "")
     return re.split(r"(?<=[.?!])\s", plain)[0]
 
 

@@ -99,3 +99,12 @@ def test_links_of_the_text_for_models_lead_to_pages_of_the_site(built: Path) -> 
         if link.startswith(PUBLISHED.site):
             place = link.removeprefix(PUBLISHED.site).partition("#")[0]
             assert (built / place.strip("/")).exists(), link
+
+
+def test_a_diagram_is_described_and_its_lines_are_light_in_dark_mode(url: str, browser: Browser) -> None:
+    page = browser.new_page(color_scheme="dark")
+    page.goto(f"{url}/why/architecture/")
+    diagram = page.locator('img[src$="architecture-1.svg"]')
+    assert diagram.get_attribute("alt") == 'Diagram: Packages. An arrow means "imports".'
+    assert "invert" in diagram.evaluate("image => getComputedStyle(image).filter")
+    page.close()
