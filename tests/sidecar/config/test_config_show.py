@@ -82,7 +82,7 @@ SECRETIVE: Mapping[str, tuple[str, str]] = {
     "a mapping where a text belongs": (ENGINE.format(f"address: {{x: {SECRET}}}") + TOOLS, "x: '***'"),
     "a list where a text belongs": (ENGINE.format(f"address: [{SECRET}]") + TOOLS, "address: '***'"),
     "a header of an engine": (
-        f"engines:\n  jobs: {{adapter: mcp, url: 'https://x', headers: {{X-Auth: {SECRET}, X-Id: '${{KEY}}'}}}}\n{TOOLS}",
+        f"engines:\n  jobs: {{adapter: mcp, headers: {{X-Auth: {SECRET}, X-Id: '${{KEY}}'}}}}\n{TOOLS}",
         "    headers:\n      X-Auth: '***'\n      X-Id: ${KEY}\n",
     ),
     "a header of a request": (
