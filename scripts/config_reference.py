@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import unescape
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import typer
 from pydantic import BaseModel
@@ -261,6 +261,19 @@ def audit_events() -> str:
     return f"{text}<!-- begin fields -->\n\n{rows}\n\n<!-- end fields -->\n"
 
 
+_LABELS: Final = """\
+Values of labels:
+
+- `outcome` of engine calls: `ok`, `unavailable` (no answer), `throttled`, `refused`, `conflict` (key taken),
+  `not_found`, `broke` (adapter defect), `cancelled` (no caller left).
+- `api`: `start`, `find`, `describe`, `describe_many`, `answer`, `cancel`, `terminate`, `adopt`, `list_ended`, `check`,
+  `exposed`, `other`; `wait` and `hints`, which have no duration; `receive`, a webhook to the server.
+- `outcome` of event deliveries: `ok`, `withheld` (not visible now), an error, `given_up`.
+- `error_type`: a JSON-RPC code, `tool_error` or `cancelled`.
+- Unknown methods and tools are `_OTHER`.
+"""
+
+
 def metrics() -> str:
     """Return the page with all metrics, under the names that Prometheus scrapes."""
     head = "# Metrics\n\nThe metrics of [the operators' listener](../operate/observability.md#metrics), generated from "
@@ -271,7 +284,7 @@ def metrics() -> str:
         labels = ", ".join(f"`{label}`" for label in metric.labels.split())
         rows.append(f"| `{full}` | {metric.kind} | {labels} | {metric.meaning} |")
     table_of_metrics = "\n".join(rows)
-    return f"{head}the code.\n\n<!-- begin metrics -->\n\n{table_of_metrics}\n\n<!-- end metrics -->\n"
+    return f"{head}the code.\n\n<!-- begin metrics -->\n\n{table_of_metrics}\n\n{_LABELS}\n<!-- end metrics -->\n"
 
 
 def hosts() -> str:

@@ -25,7 +25,9 @@ from tests.tasks.test_adopt import YES
 pytestmark = pytest.mark.anyio
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "use" / "watching.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "use" / "watching.md"
+SAMPLE = ROOT / "samples" / "watching"
 
 
 def block(language: str) -> str:
@@ -39,8 +41,7 @@ async def billing(
     server: DevServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[tuple[Peer, Client]]:
     """The page's worker and server, and what it starts elsewhere."""
-    (folder / "billing.py").write_text(block("python"))
-    monkeypatch.syspath_prepend(str(folder))  # pyright: ignore[reportUnknownMemberType]  # pytest leaves it untyped
+    monkeypatch.syspath_prepend(str(SAMPLE))  # pyright: ignore[reportUnknownMemberType]  # pytest leaves it untyped
     shop = importlib.import_module("billing")
     config = load(folder, block("yaml"), TEMPORAL_ADDRESS=server.address)
     client = await Client.connect(server.address, runtime=quiet_runtime())

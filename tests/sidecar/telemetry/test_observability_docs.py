@@ -1,4 +1,4 @@
-"""The configuration, the event and the server of docs/operate/observability.md, and its settings of Prometheus."""
+"""The configuration and the event of docs/operate/observability.md, and its settings of Prometheus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from mcp_workflows.access.audit import Event
-from mcp_workflows.receiver.attach import Workflows
 from mcp_workflows.sidecar.config.load import load_config
 from mcp_workflows.sidecar.config.models import AuditSettings
 from mcp_workflows.sidecar.telemetry.exporters import AuditEvent
@@ -39,13 +38,6 @@ def test_its_event_is_one() -> None:
 
 def test_all_events_are_in_its_table() -> None:
     assert [name for name in re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) if name in set(Event)] == list(Event)
-
-
-def test_its_server_has_an_audit(tmp_path: Path) -> None:
-    [code] = blocks("python")
-    made: dict[str, Any] = {}
-    exec(compile(code, "observability.md", "exec"), made)
-    assert isinstance(made["workflows"], Workflows)
 
 
 def test_prometheus_is_told_of_files_that_are_there() -> None:
