@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
-PAGES: Final = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md", "adapters/*/README.md")
+PAGES: Final = ("*.md", "docs/**/*.md", "adapters/*/README.md", "samples/**/README.md")
 HISTORY: Final = ROOT / "docs" / "decisions"
 LONGEST: Final = 40  # words of a sentence
 

@@ -13,8 +13,10 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -36,6 +38,7 @@ _LINK_OR_CODE: Final = re.compile(
     r"(?ms)^```.*?^```$|^~~~.*?^~~~$|`[^`\n]+`|(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)"
 )
 _MERMAID: Final = re.compile(r"(?ms)^```mermaid\n(.*?)^```$")
+_IMAGE: Final = re.compile(r'(<img src=")([^"]+)')
 _TITLE: Final = re.compile(r"(?m)^# (.+)$")
 
 
@@ -78,6 +81,12 @@ def relink(text: str, page: Path, place: Path | None, addresses: Addresses) -> s
         to = os.path.relpath(inside, place.parent) if inside is not None else addresses.of_file(path)
         return to and f"{to}#{anchor}" if anchor else to
 
+    return _with_links(text, link)
+
+
+def _with_links(text: str, link: Callable[[str], str | None]) -> str:
+    """Return a page whose links lead to what `link` returns for them; None: no link, only its text."""
+
     def replaced(found: re.Match[str]) -> str:
         if found[3] is None:
             return found[0]  # code
@@ -104,11 +113,17 @@ def write_pages(addresses: Addresses) -> None:
 
 
 def _drawn(text: str, page: Path) -> str:
-    for number, diagram in enumerate(_MERMAID.findall(text), 1):
-        drawing = page.with_name(f"{page.stem}-{number}.svg")
-        drawing.write_text(draw(diagram), encoding="utf-8")
-        text = _MERMAID.sub(f"![A diagram]({drawing.name})", text, count=1)
-    return text
+    """Return the page with pictures of its diagrams, each described by its section and the sentence before it."""
+    numbers = count(1)
+
+    def drawn(found: re.Match[str]) -> str:
+        drawing = page.with_name(f"{page.stem}-{next(numbers)}.svg")
+        drawing.write_text(draw(found[1]), encoding="utf-8")
+        heading, *paragraphs = re.split(r"\n\s*\n", text[: found.start()].rpartition("\n#")[2].lstrip("# ").strip())
+        sentence = _first_sentence(paragraphs[-1]) if paragraphs else ""
+        return f"![Diagram: {heading}. {sentence}]({drawing.name})"
+
+    return _MERMAID.sub(drawn, text)
 
 
 def title(text: str) -> str:
@@ -121,7 +136,11 @@ def summary(text: str) -> str:
     """Return the first sentence below the title, without markup."""
     paragraphs = re.split(r"\n\s*\n", _TITLE.sub("", text, count=1).strip())
     first = next((each for each in paragraphs if not re.match(r"[|!<`#-]", each)), "")
-    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(first.split())).replace("**", "")
+    return _first_sentence(first)
+
+
+def _first_sentence(paragraph: str) -> str:
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split())).replace("**", "")
     return re.split(r"(?<=[.?!])\s", plain)[0]
 
 
@@ -137,24 +156,45 @@ def in_order(nav: Any) -> Iterator[str]:  # Any: a page, a list, or a mapping fr
 def write_texts_for_models(nav: Any, addresses: Addresses) -> None:  # Any: see `in_order`
     """Write llms.txt, a line for each page, and llms-full.txt, all pages in one."""
     texts = {name: (WORK / "docs" / name).read_text("utf-8") for name in in_order(nav)}
-    lines = [f"- [{title(text)}]({addresses.site}/{_address(name)}): {summary(text)}" for name, text in texts.items()]
+    lines = [f"- [{title(text)}]({_address(name, addresses)}): {summary(text)}" for name, text in texts.items()]
     head = f"# mcp-workflows\n\n> {summary(texts['index.md'])}\n\n"
     (SITE / "llms.txt").write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
-    (SITE / "llms-full.txt").write_text("\n\n".join(texts.values()), encoding="utf-8")
+    whole = list[str]()
+    for name, text in texts.items():
+        link = partial(_from_root, name, addresses)
+        whole.append(_IMAGE.sub(lambda found, link=link: f"{found[1]}{link(found[2])}", _with_links(text, link)))
+    (SITE / "llms-full.txt").write_text("\n\n".join(whole), encoding="utf-8")
 
 
-def _address(name: str) -> str:
-    return re.sub(r"(^|/)index$", r"\1", name.removesuffix(".md")) + ("" if name.endswith("index.md") else "/")
+def _from_root(name: str, addresses: Addresses, target: str) -> str:
+    """Return the address of what a link of a page leads to."""
+    if re.match(r"[a-z]+:|//", target):
+        return target
+    path, hash_sign, anchor = target.partition("#")
+    place = os.path.normpath(Path(name).parent / path) if path else name
+    return f"{_address(place, addresses)}{hash_sign}{anchor}"
+
+
+def _address(name: str, addresses: Addresses) -> str:
+    """Return the address of a file of the site, from the root of the site before the publication."""
+    place = re.sub(r"(^|/)index/$", r"\1", f"{name.removesuffix('.md')}/") if name.endswith(".md") else name
+    return f"{addresses.site}/{place}" if addresses.site else place or "./"
 
 
 def main(zensical: str) -> int:
     """Build the site with this program; return 1 if a link or an anchor is wrong."""
-    addresses = Addresses.read()
+    return build(zensical, Addresses.read())
+
+
+def build(zensical: str, addresses: Addresses) -> int:
+    """Build the site for these addresses; see `main`."""
     write_pages(addresses)
     yaml = YAML()
     settings: Any = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"))  # pyright: ignore[reportUnknownMemberType]
     settings |= {"site_url": f"{addresses.site}/"} if addresses.site else {}
-    settings |= {"repo_url": addresses.repository} if addresses.repository else {}
+    # not `repo_url`: pages would ask GitHub for its stars
+    link = {"icon": "fontawesome/brands/github", "link": addresses.repository, "name": "Repository"}
+    settings |= {"extra": {"social": [link]}} if addresses.repository else {}
     with (WORK / "mkdocs.yml").open("w", encoding="utf-8") as file:
         yaml.dump(settings, file)  # pyright: ignore[reportUnknownMemberType]
     done = subprocess.run(
@@ -172,7 +212,7 @@ def main(zensical: str) -> int:
     write_texts_for_models(settings["nav"], addresses)
     schema = config_schema() | ({"$id": f"{addresses.site}/workflows.schema.json"} if addresses.site else {})
     (SITE / "workflows.schema.json").write_text(json.dumps(schema, indent=2) + "\n", encoding="utf-8")
-    print(f"built: {SITE.relative_to(ROOT)}/, {sum(1 for _ in SITE.rglob('*.html'))} pages")
+    print(f"built: {os.path.relpath(SITE, ROOT)}/, {sum(1 for _ in SITE.rglob('*.html'))} pages")
     return 0
 
 

@@ -131,6 +131,21 @@ def test_links_out_of_the_documentation_lead_to_the_repository() -> None:
     assert before.startswith("a [b](../secure/access.md")
 
 
+def test_the_configuration_in_the_compose_file_starts_on_all_addresses(tmp_path: Path) -> None:
+    written = re.findall(r"(?m)^#     ((?:store|server): .+)$", (ROOT / "deploy" / "compose.yaml").read_text())
+    lines = [*written, "engines: {here: {adapter: memory}}", "tools: {echo: {engine: here, workflow: echo}}"]
+    text = "\n".join(lines).replace("/data/", f"{tmp_path}/")
+    (tmp_path / "workflows.yaml").write_text(text)
+    port = free_port()
+    command = [str(BIN / "mcp-workflows"), "serve", "workflows.yaml", "--http", f"0.0.0.0:{port}"]
+    environment = {**os.environ, "TOKEN_SHA256": "0" * 64}
+    served = Process(command, port, tmp_path / "served.log", cwd=tmp_path, env=environment)
+    try:
+        served.wait_until_ready()
+    finally:
+        served.stop()
+
+
 IMAGE_CONFIG = """
 store: sqlite:////data/tasks.db
 engines: {here: {adapter: memory}}

@@ -201,12 +201,12 @@ def _open(schema: Schema, *, free: bool) -> bool:
 
 
 def _named_secret(where: Where) -> bool:
-    """Return whether the key, or the key of the list, is the name of a secret."""
+    """Return whether the key, or the key of the list, is the name of a secret or of a header."""
     keys = [each for each in where if isinstance(each, str)]
     is_claim = keys[-4::2] == ["allow", "claims"]  # such as `token_use`: rules contain no secrets
     if not keys or is_claim or any(each in _NO_SECRETS_IN for each in keys[2:]):
         return False
-    return bool(_SECRET_NAME.search(keys[-1])) and not _NO_SECRET.search(keys[-1])
+    return keys[-2:-1] == ["headers"] or (bool(_SECRET_NAME.search(keys[-1])) and not _NO_SECRET.search(keys[-1]))
 
 
 def _only_outside(written: str) -> str:

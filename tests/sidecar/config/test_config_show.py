@@ -81,6 +81,14 @@ SECRETIVE: Mapping[str, tuple[str, str]] = {
     "a variable nobody knows": (ENGINE.format("tsl: '${KEY}'") + TOOLS, "tsl: ${KEY}"),
     "a mapping where a text belongs": (ENGINE.format(f"address: {{x: {SECRET}}}") + TOOLS, "x: '***'"),
     "a list where a text belongs": (ENGINE.format(f"address: [{SECRET}]") + TOOLS, "address: '***'"),
+    "a header of an engine": (
+        f"engines:\n  jobs: {{adapter: mcp, headers: {{X-Auth: {SECRET}, X-Id: '${{KEY}}'}}}}\n{TOOLS}",
+        "    headers:\n      X-Auth: '***'\n      X-Id: ${KEY}\n",
+    ),
+    "a header of a request": (
+        f"engines:\n  jobs: {{adapter: http, start: {{request: {{headers: {{X-Functions-Key: {SECRET}}}}}}}}}\n{TOOLS}",
+        "X-Functions-Key: '***'",
+    ),
     "a setting of another adapter": (
         f"engines:\n  orders: {{adapter: memory, address: {SECRET}}}\n{TOOLS}",
         "adapter: memory\n    address: '***'",
