@@ -24,9 +24,7 @@ MOST_KNOWN: Final = 10_000  # principals that are counted; a forgotten one start
 MOST_SHOWN: Final = 10_000  # tasks of anonymous callers
 _MINUTE: Final = 60.0  # seconds
 _TOLERANCE: Final = 1e-6  # seconds: sums of fractions are not exact
-_REPORTED_FROM: Final = (
-    0.1  # of a cap: fewer open requests or sessions are not shared with other replicas
-)
+_REPORTED_FROM: Final = 0.1  # of a cap: fewer open requests or sessions are not shared with other replicas
 _ALL: Final = ""  # all callers together
 _FOR_A_SESSION: Final = 30.0  # seconds to wait for a session to end
 _SHORTEST_WAIT: Final = 1.0  # seconds: milliseconds are of no use to a client far above its rate
@@ -90,7 +88,7 @@ class RateLimits:
         """Count a request about this number of tasks.
 
         Raises:
-            there were too many.
+            LimitReached: there were too many.
         """
         if wait := self._polls.take(whose_meter(principal), tasks):
             most = self._limits.polls_per_minute
@@ -109,7 +107,7 @@ class RateLimits:
         outdated ids must not block the other clients of its owner.
 
         Raises:
-            too many tasks were not found.
+            LimitReached: too many tasks were not found.
         """
         if principal.identified:
             return
@@ -157,7 +155,7 @@ class RateLimits:
     def listening(self, principal: Principal) -> Generator[None]:
         """Count a request while it stays open.
 
-        too many are open.
+        Raises:
             LimitReached: too many are open.
         """
         who, limits = whose_meter(principal), self._limits
@@ -183,7 +181,7 @@ class RateLimits:
         """Check that a caller with `has` HTTP sessions on this replica may open another.
 
         Raises:
-            it has too many.
+            LimitReached: it has too many.
         """
         most = self._limits.sessions_per_principal
         if most is not None and has + self._elsewhere("sessions", whose_meter(principal)) >= most:

@@ -21,7 +21,7 @@ def check_signature(shared: SharedSecret, headers: Mapping[str, str], body: byte
     """Check that the body was signed with the secret; header names are in lower case.
 
     Raises:
-        the signature is missing, wrong or too old.
+        TokenRefused: the signature is missing, wrong or too old.
     """
     if not _CHECKS[shared.signature](shared.secret, headers, body):
         raise TokenRefused(f"its signature ({shared.signature.value}) is missing or wrong")

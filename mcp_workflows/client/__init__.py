@@ -91,7 +91,7 @@ class TaskHandle:
             TaskCancelled: it was cancelled.
             TaskFailed: it ended with a JSON-RPC error.
             AnswerRejected: an answer does not fit its question.
-            a callback refused a question.
+            MCPError: a callback refused a question.
         """
         return await TaskFollower(self.options, self.session, self.id, seen=self.begun).result()
 
@@ -140,11 +140,11 @@ class TasksClient(ClientExtension):
         """Set how tasks are followed.
 
         Args:
-            answers the questions of tasks; by default, the client's `elicitation_callback` does.
+            on_elicitation: answers the questions of tasks; by default, the client's `elicitation_callback` does.
                 The SDK declares the elicitation capability only if that callback is given too.
             on_status: is called with each visible change of state.
             cancel_on_abandon: True to cancel the task when the wait for its result is cancelled.
-            how long requests are retried without a reply before `ServerUnreachable`.
+            timeout_seconds: how long requests are retried without a reply before `ServerUnreachable`.
         """
         self._options = FollowOptions(
             on_elicitation=on_elicitation,
@@ -175,7 +175,7 @@ class TasksClient(ClientExtension):
         """Return a handle for a task id from an earlier client; send no request.
 
         Raises:
-            the connection uses another protocol version, with different tasks.
+            ClientError: the connection uses another protocol version, with different tasks.
         """
         session = _session(client)
         if session.protocol_version not in MODERN_PROTOCOL_VERSIONS:
@@ -203,8 +203,8 @@ class TasksClient(ClientExtension):
         `idempotency_key`, you may retry it.
 
         Raises:
-            the reply was lost, and the workflow may have started.
-            a JSON-RPC error, or a refused question.
+            ServerUnreachable: the reply was lost, and the workflow may have started.
+            MCPError: a JSON-RPC error, or a refused question.
         """
         session = _session(client)
         responses: types.InputResponses | None = None

@@ -84,7 +84,7 @@ class Connection:
         """Call a tool; return its result, or the task if the call became one.
 
         Raises:
-            a JSON-RPC error, or a refused question.
+            MCPError: a JSON-RPC error, or a refused question.
         """
         if self.in_core and self.in_core.offered(tool):
             return Begun(await self.in_core.start(tool.name, arguments, key))
@@ -100,7 +100,7 @@ class Connection:
         """Return the result of a task from `start`, or from its id.
 
         Raises:
-            task not found, no reply, or a JSON-RPC error as the outcome.
+            MCPError: task not found, no reply, or a JSON-RPC error as the outcome.
             TaskCancelled: the task was cancelled.
         """
         task_id = begun if isinstance(begun, str) else begun.state.task_id
@@ -145,7 +145,7 @@ async def connect(
     """Connect to a server within this context; raise a single error without groups around it.
 
     Raises:
-        the server does not reply, or the connection was lost.
+        ServerUnreachable: the server does not reply, or the connection was lost.
     """
     tasks = TasksClient(on_status=on_status)
     asking = _ElicitationCallback(elicit)

@@ -132,9 +132,9 @@ def verify_webhook(secret: str, headers: Mapping[str, str], body: bytes) -> Mapp
     ```
 
     Raises:
-        it was not signed with this secret.
-        it was signed too long ago.
-        the secret is malformed, or the body is not JSON.
+        ForgedDelivery: it was not signed with this secret.
+        StaleDelivery: it was signed too long ago.
+        ClientError: the secret is malformed, or the body is not JSON.
     """
     if wire.secret_bytes(secret) is None:
         raise ClientError(f"the secret is not {wire.SECRET_PREFIX} and base64 of 24 to 64 bytes")

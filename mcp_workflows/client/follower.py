@@ -192,10 +192,10 @@ class TaskFollower:
         Raises:
             TaskCancelled: it was cancelled.
             TaskFailed: it ended with a JSON-RPC error.
-            the server does not know it (any more).
+            TaskNotFound: the server does not know it (any more).
             AnswerRejected: an answer does not fit its question.
-            no reply in time.
-            a callback refused a question.
+            ServerUnreachable: no reply in time.
+            MCPError: a callback refused a question.
         """
         try:
             await self._until_ended()

@@ -195,7 +195,7 @@ class TaskRequests:
 
         Raises:
             TaskNotFound: the server does not know the task (any more).
-            no reply.
+            ServerUnreachable: no reply.
             MCPError: any other JSON-RPC error.
         """
         try:
@@ -209,7 +209,7 @@ class TaskRequests:
         Raises:
             AnswerRejected: it does not fit its question.
             TaskNotFound: the server does not know the task (any more).
-            no reply; the response may have arrived.
+            ServerUnreachable: no reply; the response may have arrived.
             MCPError: any other JSON-RPC error.
         """
         try:
@@ -227,7 +227,7 @@ class TaskRequests:
 
         Raises:
             TaskNotFound: the server does not know the task (any more).
-            no reply; the request may have arrived.
+            ServerUnreachable: no reply; the request may have arrived.
             MCPError: any other JSON-RPC error.
         """
         try:
@@ -239,9 +239,9 @@ class TaskRequests:
         """Return the reply to an idempotent request.
 
         Raises:
-            no reply in time.
+            ServerUnreachable: no reply in time.
             MCPError: a JSON-RPC error.
-            the reply violates the protocol.
+            ClientError: the reply violates the protocol.
         """
         until = anyio.current_time() + self.timeout
         for pause in pauses():

@@ -61,7 +61,7 @@ class InCoreTaskRequests:
         Raises:
             TaskCancelled: it was cancelled.
             TaskNotFound: the server does not know it (any more).
-            the connection is lost; a new one can continue.
+            ServerUnreachable: the connection is lost; a new one can continue.
             MCPError: a JSON-RPC error as its outcome.
         """
         if not (await self.get(task_id)).ended:

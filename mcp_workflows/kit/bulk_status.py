@@ -107,7 +107,7 @@ class Listings:
         """Return the executions that still run, by handle.
 
         Raises:
-            no reply.
+            EngineUnavailable: no reply.
         """
         by_workflow: dict[str, list[tuple[str, str]]] = defaultdict(list)
         async for ref in gently(refs):

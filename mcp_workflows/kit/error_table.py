@@ -36,7 +36,7 @@ def check_table(errors: Errors) -> None:
     """Check that each entry can apply.
 
     Raises:
-        an entry cannot.
+        ConfigError: an entry cannot.
     """
     wrong = [f"errors: {problem}" for key, meant in errors.items() for problem in _problems(key, meant)]
     if wrong:

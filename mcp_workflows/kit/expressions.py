@@ -165,7 +165,7 @@ class Scope:
         """Fill in the placeholders of a value.
 
         Raises:
-            an expression fails on these values.
+            MappingError: an expression fails on these values.
         """
         return _template(source).render({"args": self.names, **self.own})
 
@@ -190,7 +190,7 @@ class Scope:
 
         Raises:
             MappingError: see `value`.
-            a value is missing, or would change the path.
+            ValueError: a value is missing, or would change the path.
         """
         return _PLACEHOLDER.sub(lambda found: self._segments(found[0]), source)
 

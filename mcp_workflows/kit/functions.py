@@ -85,7 +85,7 @@ class FunctionsAdapter(Adapter):
         as an additional first argument.
 
         Raises:
-            the arguments do not fit together.
+            ConfigError: the arguments do not fit together.
         """
         _check_keys(self.starts, same=same, taken=taken)
         check_table(errors)
@@ -192,7 +192,7 @@ class FunctionsAdapter(Adapter):
         """Return the result of a sync function; `keep`: wait for it even when cancelled, as its result is needed.
 
         Raises:
-            no thread is free in time (the function is not called), or it runs longer than `KEPT`.
+            EngineUnavailable: no thread is free in time (the function is not called), or it runs longer than `KEPT`.
         """
         if self.__places is None:
             raise RuntimeError("enter the adapter first: async with")
@@ -310,7 +310,7 @@ def from_functions(
     for `describe` a 404 is an `ExecutionNotFound`, and any other `OSError` an `EngineUnavailable`.
 
     Raises:
-        the arguments do not fit together, or an entry of `errors` can never apply.
+        ConfigError: the arguments do not fit together, or an entry of `errors` can never apply.
     """
     functions = {"start": start, "describe": describe, "cancel": cancel, "answer": answer, "same": same, "taken": taken}
     rest: Any = {**functions, "errors": errors, "threads": threads}  # keyword arguments of different types

@@ -51,7 +51,7 @@ class KeptDefinitions(Generic[Definition]):
         """Store the current definition before an execution is started with it.
 
         Raises:
-            the store is not available.
+            EngineUnavailable: the store is not available.
         """
         now = datetime.now(UTC)
         if self._notes is not None and now >= self._kept_until:
@@ -69,7 +69,7 @@ class KeptDefinitions(Generic[Definition]):
         """Return the state of a succeeded execution with an unreadable result: running, and failed after `READ_FOR`.
 
         Raises:
-            the store is not available.
+            EngineUnavailable: the store is not available.
         """
         now, place = datetime.now(UTC), f"{_UNREAD}{digest(handle)}"
         if self._notes is None:
@@ -88,7 +88,7 @@ class KeptDefinitions(Generic[Definition]):
         """Return a finding about status words that no map has listed for a day; None if there are none.
 
         Raises:
-            the store is not available.
+            EngineUnavailable: the store is not available.
         """
         unnamed = ", ".join(repr(word) for word in await self._unmapped_words() if statuses.status(word) is None)
         if not unnamed:
@@ -105,7 +105,7 @@ class KeptDefinitions(Generic[Definition]):
         """Return the definition with this digest; the current one if it is unknown.
 
         Raises:
-            the store is not available.
+            EngineUnavailable: the store is not available.
         """
         known = self._known.get(name)
         if known is not None:

@@ -93,7 +93,7 @@ class Schemas(Protocol):
         """Import the workflow and read its type hints.
 
         Raises:
-            it cannot be imported, or is not a workflow with readable hints.
+            ConfigError: it cannot be imported, or is not a workflow with readable hints.
         """
         ...
 
@@ -129,7 +129,7 @@ class Replays(Protocol):
         """Return each change that a client would have seen, in order.
 
         Raises:
-            not a history of this engine.
+            ConfigError: not a history of this engine.
         """
         ...
 
@@ -202,9 +202,7 @@ class Exposed:
     input: Mapping[str, JSON]  # JSON Schema of an object
     draft: Mapping[str, JSON] | None = None  # a guess at a better schema, which `check` prints for the owner to correct
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
-    pin: bool = (
-        False  # its owner is a third party: a changed title, description or input needs the operator's acceptance
-    )
+    pin: bool = False  # owned by a third party: a changed title, description or input must be accepted first
 
 
 @runtime_checkable
@@ -220,7 +218,7 @@ class Exposes(Protocol):
         """Return all workflows that are marked now.
 
         Raises:
-            the search failed; the tools offered so far remain.
+            EngineRefused, EngineUnavailable: the search failed; the tools offered so far remain.
         """
         ...
 
@@ -237,10 +235,10 @@ class Use:
 
     tool: str
     workflow: str
-    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # with placeholders unfilled
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # placeholders unfilled
     gates: Mapping[str, Mapping[str, JSON]] = field(
         default_factory=dict[str, Mapping[str, JSON]]
-    )  # with placeholders unfilled
+    )  # placeholders unfilled
     watches: bool = False  # it starts nothing
     answers: bool = True
     cancels: bool = True
@@ -254,7 +252,7 @@ class Permits(Protocol):
         """Return the least privilege, in the engine's own format (an IAM policy document).
 
         Raises:
-            the permissions cannot be determined.
+            EngineRefused, EngineUnavailable: the permissions cannot be determined.
         """
         ...
 
@@ -329,7 +327,7 @@ class Discovers(Protocol):
         `named` are workflows whose inputs are wanted, even if they rarely ran.
 
         Raises:
-            the workflows cannot be listed.
+            EngineRefused, EngineUnavailable: the workflows cannot be listed.
         """
         ...
 
@@ -353,8 +351,8 @@ class Drafts(Protocol):
         """Return a draft; `start` limits it to one workflow.
 
         Raises:
-            the server does not fit.
-            there is no reply.
+            ConfigError: the server does not fit.
+            EngineRefused, EngineUnavailable: there is no reply.
         """
         ...
 
@@ -380,19 +378,17 @@ class Previews(Protocol):
         """Return the request in the engine's format.
 
         Raises:
-            it would be refused before anything is sent.
+            EngineRefused: it would be refused before anything is sent.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Settings for one well-known engine, as a file that comes with the adapter."""
+    """Settings for a well-known engine, as a file of the adapter."""
 
     title: str  # the engine
-    verified: (
-        str  # `real` (the contract ran on the engine), `recorded` (a specification, replies) or `read` (documentation)
-    )
+    verified: str  # `real` (the contract ran on the engine), `recorded` (a specification, replies) or `read` (docs)
     since: str  # the version of the engine
     notes: str  # advice for users
     text: str  # the file

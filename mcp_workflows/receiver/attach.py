@@ -70,7 +70,7 @@ def attach(
     authorizer: Authorizer | None = None,
     audit: Audit = silent,
     telemetry: Telemetry | None = None,
-    events: EventSettings = EventSettings(),  # immutable  # noqa: B008  # it cannot be changed
+    events: EventSettings = EventSettings(),  # noqa: B008  # immutable
     notify: Channels | None = None,
 ) -> Workflows:
     """Add workflows to the server's own tools; the server's lifespan must enter the returned object.
@@ -86,8 +86,8 @@ def attach(
     see `docs/use/approvals.md`.
 
     Raises:
-        the server is not one of the SDK, two tools have one name, an engine or a channel is missing, or the store is
-        unknown.
+        ConfigError: the server is not one of the SDK, two tools have one name, an engine or a channel is missing, or
+            the store is unknown.
     """
     if not isinstance(server, (MCPServer, Server)):  # pyright: ignore[reportUnnecessaryIsInstance]  # untyped callers
         raise ConfigError(

@@ -168,7 +168,7 @@ def check_param_headers(ctx: Context, tool: AnyTool) -> None:
     The SDK checks them before the caller is identified, and so would reveal to strangers that a tool exists.
 
     Raises:
-        a header is missing, unexpected or different.
+        RequestError: a header is missing, unexpected or different.
     """
     if ctx.request is None or not tool.names_headers or not is_modern(ctx):
         return

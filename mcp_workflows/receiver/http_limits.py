@@ -212,7 +212,7 @@ class BodyLimit:
 def limit_requests(
     server: AnyServer, sender: Callable[[Request], Principal], meters: RateLimits, limits: Limits
 ) -> Generator[None]:
-    """Apply these limits to the server's HTTP application while in the context."""
+    """Apply these limits to the server's HTTP application within this context."""
     try:
         sdks = server.session_manager
     except RuntimeError:  # served without HTTP

@@ -91,7 +91,7 @@ def current_call() -> CurrentCall | None:
 
 @contextmanager
 def as_current_call(call: CurrentCall) -> Generator[None]:
-    """Make this the current call of the body."""
+    """Make this the current call within this context."""
     token = _call.set(call)
     try:
         yield
@@ -184,9 +184,7 @@ class Middleware:
     async def _discover(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         result = event_wire.with_events(with_extension(plain(await call_next(ctx)), wire.EXTENSION), tells=False)
         if not self.has_own_lists and "resources" in result["capabilities"]:
-            result["capabilities"][
-                "resources"
-            ] = {}  # the SDK declares subscriptions, which the server does not support here
+            result["capabilities"]["resources"] = {}  # the SDK declares subscriptions, which are not supported
         result = skills.with_skills(result) if self.serves_skills else result
         return with_apps(result) if self._has_cards(ctx) else result
 

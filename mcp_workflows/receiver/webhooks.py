@@ -84,7 +84,7 @@ _TOO_SLOW: Final = ErrorReply(status=503, text="the body did not arrive in time"
 _GONE: Final = ErrorReply(status=400, text="the caller disconnected")
 
 
-class BodyRefused(Exception):  # a response, not a defect  # noqa: N818  # an answer, not a fault
+class BodyRefused(Exception):  # noqa: N818  # a response, not a defect
     """The body of a call was refused."""
 
     def __init__(self, answer: ErrorReply) -> None:
@@ -145,7 +145,7 @@ class Webhooks:
         """Return the account of the caller, and the body if it was read for that.
 
         Raises:
-            the caller may not call this route or, for an unknown route, any route.
+            AccessError: the caller may not call this route or, for an unknown route, any route.
         """
         if route is not None and isinstance(route.trusted, SharedSecret):
             try:

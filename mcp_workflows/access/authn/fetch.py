@@ -27,7 +27,7 @@ def https_url(text: str) -> str:
     """Return the URL if secrets may be sent to it.
 
     Raises:
-        it is neither https nor on this machine, or not the URL of a server.
+        ValueError: it is neither https nor on this machine, or not the URL of a server.
     """
     try:
         parts = urlsplit(text)

@@ -73,7 +73,7 @@ class ClaimsReader:
         """Return the identity in the claims. All but issuer and audience must be verified already.
 
         Raises:
-            the issuer or audience is wrong, or the claims name nobody.
+            TokenRefused: the issuer or audience is wrong, or the claims name nobody.
         """
         if claims.get("iss", self.issuer) != self.issuer:
             raise TokenRefused(f"its issuer is {shortened(claims['iss'])}, not {self.issuer!r}")

@@ -54,7 +54,7 @@ class FairQueue:
         """Hold a place while the issuer is asked about a token. `known`: the token was valid before.
 
         Raises:
-            too many requests wait already.
+            IssuerUnavailable: too many requests wait already.
         """
         turns = self._known if known else self._strangers
         if turns.statistics().tasks_waiting >= MOST_WAITING:
@@ -126,7 +126,7 @@ class IntrospectionVerifier:
         """Return the identity that the token proves.
 
         Raises:
-            the token is not valid, or the issuer cannot be asked.
+            TokenRefused, IssuerUnavailable: the token is not valid, or the issuer cannot be asked.
         """
         if len(token) > LONGEST_TOKEN or not token.isascii():
             raise TokenRefused("it is too long, or not a token")
@@ -143,7 +143,7 @@ class IntrospectionVerifier:
         """Return a message that the issuer can be asked now; check with a random token.
 
         Raises:
-            it cannot be asked.
+            IssuerUnavailable: it cannot be asked.
         """
         found = await self._introspect(f"{self.prefix}{secrets.token_urlsafe(16)}")
         if isinstance(found, IssuerUnavailable):

@@ -90,7 +90,7 @@ class KeySet:
         """Fetch the keys now and return their number, as a startup check.
 
         Raises:
-            the fetch failed, for the reason in the message.
+            KeysUnavailable: the fetch failed, for the reason in the message.
         """
         try:
             with anyio.fail_after(FETCH_WITHIN):
@@ -189,7 +189,7 @@ class Issuer:
         """Return the claims of a valid token for this audience.
 
         Raises:
-            the token is not valid, or the keys cannot be fetched.
+            TokenRefused, KeysUnavailable: the token is not valid, or the keys cannot be fetched.
         """
         head = read_header(token, ALGORITHMS)
         if head.key is None:
@@ -207,7 +207,7 @@ def account_of(claims: Mapping[str, Any]) -> str:  # Any: JSON values
     """Return the account that a token names: its verified email address.
 
     Raises:
-        the token has none.
+        TokenRefused: the token has none.
     """
     email = claims.get("email")
     if not isinstance(email, str) or not email:
@@ -230,7 +230,7 @@ def read_header(token: str, algorithms: Collection[str]) -> TokenHeader:
     """Read the header of an unverified token, so that no keys are fetched for a token that cannot be valid.
 
     Raises:
-        it is not a token, or is signed with another algorithm.
+        TokenRefused: it is not a token, or is signed with another algorithm.
     """
     if len(token) > LONGEST_TOKEN:
         raise TokenRefused("it is too long")
@@ -264,7 +264,7 @@ def decode_token(
     """Return the claims if the signature is correct and the token is valid now. Issuer and audience are not checked.
 
     Raises:
-        the token is not valid, or lacks a required claim.
+        TokenRefused: the token is not valid, or lacks a required claim.
     """
     try:
         found: Mapping[str, Any] = jwt.decode(

@@ -84,7 +84,7 @@ class TrustedProxy:
         """Return the identity that the proxy's headers name.
 
         Raises:
-            a header occurs twice (so another party sent one, too), or is not a valid name.
+            TokenRefused: a header occurs twice (so another party sent one, too), or is not a valid name.
         """
         settings = self._settings
         subject = _one(headers, settings.subject_header)
@@ -145,7 +145,7 @@ class JwtVerifier:
         """Return the identity that the token proves.
 
         Raises:
-            the token is not valid, or the keys cannot be fetched.
+            TokenRefused, KeysUnavailable: the token is not valid, or the keys cannot be fetched.
         """
         head = read_header(token, self._algorithms)
         if head.kind is not None and head.kind.lower() not in _KINDS:  # for another purpose: RFC 8725, section 3.11
@@ -159,7 +159,7 @@ class JwtVerifier:
         Source: OpenID Connect Core 1.0, section 3.1.3.7.
 
         Raises:
-            the token is not valid, or the keys cannot be fetched.
+            TokenRefused, KeysUnavailable: the token is not valid, or the keys cannot be fetched.
         """
         head = read_header(token, self._algorithms)
         key = await self.keys.get(head.key, head.algorithm)
@@ -179,7 +179,7 @@ class JwtVerifier:
         """Return a message that tokens can be verified now.
 
         Raises:
-            the keys cannot be fetched.
+            KeysUnavailable: the keys cannot be fetched.
         """
         count = await self.keys.probe()
         return f"{self.keys} can be fetched: {count}"
@@ -198,7 +198,7 @@ class MetadataLocator:
         """Return the URL of the keys.
 
         Raises:
-            the issuer has no usable metadata.
+            IssuerUnavailable: the issuer has no usable metadata.
         """
         url = (await issuer_metadata(self._issuer, fetching)).get("jwks_uri")
         if not isinstance(url, str):
@@ -216,7 +216,7 @@ async def issuer_metadata(issuer: str, fetching: JsonFetcher) -> Mapping[str, An
     """Return the metadata of an issuer.
 
     Raises:
-        no metadata names exactly this issuer.
+        IssuerUnavailable: no metadata names exactly this issuer.
     """
     failures: list[str] = []
     for url in metadata_urls(issuer):
@@ -263,7 +263,7 @@ class Verifier:
         A token goes to at most one issuer: an issuer that sees a foreign token could use it.
 
         Raises:
-            the token is not valid, or its issuer cannot be asked.
+            TokenRefused, IssuerUnavailable: the token is not valid, or its issuer cannot be asked.
         """
         if not token:
             raise TokenRefused("it is empty")

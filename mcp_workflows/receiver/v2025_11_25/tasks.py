@@ -232,7 +232,7 @@ async def _still(principal: Principal) -> Principal:
     An expired token is ignored: the answer came with a valid one, which is not visible here.
 
     Raises:
-        the principal is no longer admitted.
+        RequestError: the principal is no longer admitted.
     """
     if (now := await principal.revalidated_if_unexpired(utc_now())) is None:
         raise RequestError(INVALID_PARAMS, NOT_FOUND)
