@@ -236,9 +236,7 @@ class Use:
     tool: str
     workflow: str
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # placeholders unfilled
-    gates: Mapping[str, Mapping[str, JSON]] = field(
-        default_factory=dict[str, Mapping[str, JSON]]
-    )  # placeholders unfilled
+    gates: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict[str, Mapping[str, JSON]])  # also unfilled
     watches: bool = False  # it starts nothing
     answers: bool = True
     cancels: bool = True

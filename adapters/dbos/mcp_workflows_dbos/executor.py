@@ -120,7 +120,7 @@ class Executor:
 
     @property
     def outage(self) -> str | None:
-        """The reason, for operators, why this process does not run the workflows; it may contain a path."""
+        """Why this process does not run the workflows, for operators (may contain a path); None if it does."""
         return None if self.is_running else self.problem
 
     @property

@@ -90,7 +90,7 @@ class StepFunctionsAdapter(Adapter):
     def identity(self) -> str:
         """The account and Region, without a call; see `Adapter.identity`.
 
-        The profile replaces an account that no setting names; a custom endpoint replaces both.
+        The profile replaces an account that no setting names; the host of a custom endpoint replaces both.
         """
         settings, client = self._settings, self._opened.client
         account = settings.known_account or settings.profile or os.environ.get("AWS_PROFILE", "default")

@@ -281,9 +281,7 @@ class History:
             for event_id in each.inner:
                 self._scopes.pop(event_id, None)
 
-    _HANDLERS: ClassVar[
-        Mapping[str, Callable[[Any, Event], None]]
-    ] = {  # Any: a History, which its own body cannot name
+    _HANDLERS: ClassVar[Mapping[str, Callable[[Any, Event], None]]] = {  # Any: a History, not yet defined here
         "ParallelStateStarted": _scope_started,
         "ParallelStateFailed": _scope_failed,
         "ParallelStateAborted": _scope_failed,

@@ -134,9 +134,7 @@ class HistorySummary:
     low: int
     high: int
     completed: Mapping[str, int] = field(default_factory=dict[str, int])  # activity type: event
-    begun: Mapping[int, str] = field(
-        default_factory=dict[int, str]
-    )  # scheduled, not ended in this range: type by event
+    begun: Mapping[int, str] = field(default_factory=dict[int, str])  # scheduled, not ended here: type by event
     ended: Mapping[int, int] = field(default_factory=dict[int, int])  # by scheduling event before `low`: 0 if it failed
     answers: Mapping[Message, int] = field(default_factory=dict[Message, int])
     handled: int = 0  # the last completed workflow task

@@ -550,7 +550,4 @@ class TemporalOptions(MessageNames):
             yield f"the fairness key of the tool is longer than {MAX_FAIRNESS_KEY_BYTES} bytes"
 
 
-START_OPTIONS = frozenset(TemporalOptions.model_fields) - {
-    "cancel",
-    "progress",
-}  # options without effect on a running execution
+START_OPTIONS = frozenset(TemporalOptions.model_fields) - {"cancel", "progress"}  # no effect on a running execution

@@ -155,9 +155,7 @@ def attributes(options: TemporalOptions) -> Iterator[tuple[str, AttributeType, A
                 raise EngineRefused(f"search attribute {name} is no {kind}", final=True) from None
 
 
-_ATTRIBUTES: Mapping[
-    AttributeType, tuple[TypeAdapter[Any], Any]
-] = {  # Any: the types of values; the SDK's types of keys
+_ATTRIBUTES: Mapping[AttributeType, tuple[TypeAdapter[Any], Any]] = {  # Any: value types; the SDK's key types
     AttributeType.TEXT: (TypeAdapter(str), SearchAttributeKey.for_text),
     AttributeType.KEYWORD: (TypeAdapter(str), SearchAttributeKey.for_keyword),
     AttributeType.INT: (TypeAdapter(int), SearchAttributeKey.for_int),

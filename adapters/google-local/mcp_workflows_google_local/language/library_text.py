@@ -58,9 +58,7 @@ def _replace_all(source: JSON, substr: JSON, repl: JSON) -> JSON:
 
 def _replace_all_regex(source: JSON, regexp: JSON, repl: JSON) -> JSON:
     need("text.replace_all_regex", "string", source=source, repl=repl)
-    return _regex("text.replace_all_regex", regexp).sub(
-        lambda found: repl, source
-    )  # no back references, as in Google's
+    return _regex("text.replace_all_regex", regexp).sub(lambda found: repl, source)  # no back references, as Google
 
 
 def _split(source: JSON, separator: JSON) -> JSON:
