@@ -1,4 +1,4 @@
-"""Access control: principals, and the rules that say what they may do."""
+"""Access control: principals, and the rules for what they may do."""
 
 from mcp_workflows.access.authn.issuers import ALGORITHMS, Issuer, KeySet, account_of
 from mcp_workflows.access.policy import (

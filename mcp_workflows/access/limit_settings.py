@@ -1,4 +1,4 @@
-"""The settings of limits: how much callers may have, ask for and send; pure.
+"""The settings of limits: how much callers can store, request and send; pure.
 
 Each limit has a default that normal clients never reach, and `null` switches it off.
 """
@@ -13,12 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from mcp_workflows.units import MAX_TTL, Duration, write_duration
 
 Most: TypeAlias = Annotated[int, Field(gt=0)]
-SHORTEST_TTL = timedelta(minutes=1)  # even if a client asks for less
+SHORTEST_TTL = timedelta(minutes=1)  # even if a client requests less
 MAX_JSON_VALUES: Final = 60_000
-"""JSON values in the arguments of a call, or in the answers of one request.
+"""Maximum number of JSON values in the arguments of a call, or in the answers of one request.
 
-Each text, number, list and object counts, however deep in others. Over HTTP a body with more is refused before it is
-parsed.
+Each text, number, list and object counts, at any depth. Over HTTP, a larger body is refused before it is parsed.
 """
 _MOST_MS = MAX_TTL // timedelta(milliseconds=1)
 
@@ -40,7 +39,7 @@ class ToolLimits(BaseModel):
 
 
 class Limits(BaseModel):
-    """Limits for one principal and for all together; `null` is no limit."""
+    """Limits per principal and in total; `null` means no limit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -107,15 +106,15 @@ class Limits(BaseModel):
         return self
 
     def too_long(self, ttl: timedelta | None) -> str | None:
-        """Return the problem with a ttl that is set, if it is longer than the longest one allowed."""
+        """Return the error of a configured ttl that exceeds the maximum; None if it does not."""
         if ttl is None or self.max_ttl is None or ttl <= self.max_ttl:
             return None
         return f"{write_duration(ttl)} is longer than limits.max_ttl, {write_duration(self.max_ttl)}"
 
     def ttl(self, *, asked_ms: int | None, tool: timedelta | None, retention: timedelta, identified: bool) -> timedelta:
-        """Return how long a new task can be read: as long as its caller asks for, within bounds.
+        """Return how long a new task can be read: the requested time, within limits.
 
-        `tool` is the ttl of its tool, which no caller may exceed; `retention` is that of the store.
+        `tool` is the ttl of the tool, the maximum for any caller; `retention` is that of the store.
         """
         usual = tool or self.default_ttl or retention
         longest = min(tool or self.max_ttl or usual, self.max_ttl or timedelta.max)

@@ -1,7 +1,7 @@
-"""The rules of a tool by verb, and the check that a principal fits them; pure.
+"""The access rules of a tool by verb, and the check of a principal against them; pure.
 
-Without rules, every caller may call a tool, and a task is accessible to its owner alone. A tool with rules is denied by
-default: only what a rule allows is allowed, for the owner of a task, too.
+Without rules, every caller may call a tool, and a task is accessible to its owner alone. A tool with rules denies
+everything else, even to the owner of a task.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Verb(StrEnum):
 Scalar: TypeAlias = str | int | float | bool
 _CLAIMS: Final = "principal.claims."
 CallerValue: TypeAlias = Annotated[str, Field(pattern=r"^principal\.(subject|client|claims\..+)$")]
-"""A value of the caller, as templates write it."""
+"""A value of the caller, in the syntax of templates."""
 
 
 class PrincipalMatch(BaseModel):
-    """A match of principals: all fields that are given must be equal."""
+    """A match of principals: all given fields must be equal."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,7 +48,7 @@ class PrincipalMatch(BaseModel):
         return self
 
     def fits(self, principal: Principal) -> bool:
-        """True if the principal is one of them."""
+        """True if the principal matches."""
         given = {"issuer": self.issuer, "subject": self.subject, "client": self.client}
         return principal.identified and all(
             getattr(principal, name) == value for name, value in given.items() if value is not None
@@ -56,9 +56,9 @@ class PrincipalMatch(BaseModel):
 
 
 class Rule(BaseModel):
-    """A rule that allows a principal something: all that is given must fit.
+    """A rule that allows a verb to a principal: all given conditions must match.
 
-    Of tasks, it allows access to one's own, unless it says `not_owner` or `any_owner`.
+    It gives access to the principal's own tasks, unless it sets `not_owner` or `any_owner`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -102,7 +102,7 @@ class Rule(BaseModel):
         return self
 
     def fits(self, principal: Principal) -> bool:
-        """True if this principal fits the rule, whoever the owner is."""
+        """True if the principal matches the rule, regardless of the task's owner."""
         return (
             principal.scopes.issuperset(self.scopes)
             and (self.issuer is None or self.issuer == principal.issuer)
@@ -111,16 +111,16 @@ class Rule(BaseModel):
         )
 
     def binds(self, named: Set[str]) -> bool:
-        """True if the rule says whose execution these arguments may name: the caller's by all of them, or anybody's."""
+        """True if the rule restricts the execution that these arguments name: to the caller's own, or to any."""
         return self.any_owner or self.arguments.keys() >= named
 
     def fits_arguments(self, principal: Principal, arguments: Mapping[str, Any]) -> bool:  # Any: JSON
-        """True if the principal fits, and each argument that the rule binds is the principal's own value."""
+        """True if the principal matches, and each argument that the rule binds is the principal's own value."""
         own = all(_is_callers(principal, path, arguments.get(name)) for name, path in self.arguments.items())
         return self.fits(principal) and own
 
     def fits_owner(self, principal: Principal, owner: str) -> bool:
-        """True if the rule is about tasks of this owner."""
+        """True if the rule applies to tasks of this owner."""
         if self.any_owner:
             return principal.identified
         if self.not_owner:
@@ -129,7 +129,7 @@ class Rule(BaseModel):
 
 
 def _is_callers(principal: Principal, path: str, value: object) -> bool:
-    """True if an argument is the caller's value at this path: a text or a whole number, compared with its type."""
+    """True if an argument equals the caller's value at this path: a text or an integer, of the same type."""
     _, _, name = path.partition(".")
     claim = name.removeprefix("claims.")
     found = claim_value(principal.claims, claim) if claim != name else getattr(principal, name)
@@ -137,20 +137,20 @@ def _is_callers(principal: Principal, path: str, value: object) -> bool:
 
 
 def _entries(value: object) -> Mapping[str, object]:
-    """Return the entries of a mapping; of anything else, none: pydantic refuses that."""
+    """Return the entries of a mapping; none of any other value, which pydantic refuses."""
     return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
 def _claims(principal: Principal, name: str, wanted: Scalar | list[Scalar]) -> bool:
-    """True if the claim has a wanted value. A claim with several, such as `groups`, fits by one; `true` is not 1."""
+    """True if the claim has a wanted value. One match is enough for a list such as `groups`; `true` is not 1."""
     found = claim_value(principal.claims, name)
     words = cast("list[object]", found) if isinstance(found, list) else [found]
     asked = wanted if isinstance(wanted, list) else [wanted]
     return any(type(one) is type(other) and one == other for one in words for other in asked)
 
 
-def one_or_more(value: Any) -> Any:  # Any: what is neither is pydantic's to refuse
-    """Return a list of rules of one rule."""
+def one_or_more(value: Any) -> Any:  # Any: pydantic refuses other values
+    """Wrap a single rule in a list."""
     return [value] if isinstance(value, Mapping | Rule) else value
 
 
@@ -185,12 +185,12 @@ class Allow(BaseModel):
 
     @property
     def asks_others(self) -> bool:
-        """True if a principal other than the owner may answer the questions of its tasks."""
+        """True if a principal other than the owner may answer the questions of the tool's tasks."""
         return any(rule.not_owner or rule.any_owner for rule in self.answer)
 
     @property
     def loose(self) -> Iterator[str]:
-        """The verbs with rules that name principals without an issuer: several issuers may have such a principal."""
+        """The verbs with rules that name a principal without its issuer: the same name can exist at several issuers."""
         for verb in Verb:
             for rule in self.rules(verb):
                 if rule.issuer is None and (rule.arguments or any(whom.issuer is None for whom in rule.principals)):
@@ -198,20 +198,20 @@ class Allow(BaseModel):
 
     @property
     def claiming(self) -> Iterator[str]:
-        """The verbs with rules that trust claims of any issuer: the least trusted one can claim the same."""
+        """The verbs with rules that trust claims of any issuer, even of the least trusted one."""
         for verb in Verb:
             if any(rule.claims and rule.issuer is None and not _issuers(rule) for rule in self.rules(verb)):
                 yield verb.value
 
     @property
     def claims(self) -> frozenset[str]:
-        """The names of claims, or their paths, that the rules use."""
+        """The claims, or paths of claims, that the rules use."""
         rules = [rule for verb in Verb for rule in self.rules(verb)]
         bound = {path.removeprefix(_CLAIMS) for rule in rules for path in rule.arguments.values() if _CLAIMS in path}
         return frozenset(name for rule in rules for name in rule.claims) | bound
 
     def rules(self, verb: Verb) -> Sequence[Rule]:
-        """Return the rules of one verb: one that fits is enough."""
+        """Return the rules of one verb; a single match is enough."""
         found: Sequence[Rule] = getattr(self, verb.value)
         return found
 
@@ -222,7 +222,7 @@ def _issuers(rule: Rule) -> bool:
 
 
 def permits(allow: Allow | None, verb: Verb, principal: Principal, owner: str | None) -> bool:
-    """True if the rules allow the verb; `owner` is the owner of the task, or None before there is one."""
+    """True if the rules allow the verb; `owner` is the owner of the task, None before it exists."""
     if allow is None:
         return owner is None or principal.id == owner
     fitting = [rule for rule in allow.rules(verb) if rule.fits(principal)]
@@ -235,7 +235,8 @@ def permits_message(
     arguments: Mapping[str, Any],  # Any: JSON
     named: Set[str],
 ) -> bool:
-    """True if a rule of `act` lets the principal speak to the execution that the arguments `named` decide."""
+    """True if a rule of `act` lets the principal send a message to the execution that the arguments `named`
+    identify."""
     rules = [] if allow is None else allow.act
     return any(rule.binds(named) and rule.fits_arguments(principal, arguments) for rule in rules)
 
@@ -248,15 +249,15 @@ def reaches_others(allow: Allow | None, principal: Principal) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRequest:
-    """A question to an `Authorizer`: may this principal do that?"""
+    """A question to an `Authorizer`: may this principal use this verb?"""
 
     principal: Principal
     verb: Verb
     tool: str
-    owner: str | None = None  # of the task; None: a call
+    owner: str | None = None  # of the task; None for a call
     task_id: str | None = None
-    arguments: Mapping[str, Any] | None = None  # Any: JSON; of a call, None when the tool is only listed
+    arguments: Mapping[str, Any] | None = None  # Any: JSON; of a call; None if the tool is only listed
 
 
 Authorizer: TypeAlias = Callable[[AccessRequest], Awaitable[bool]]
-"""Rules of your own (OPA, Cedar). They are asked after the rules of the tool; both must allow. An error is a no."""
+"""Custom rules (OPA, Cedar), checked after the rules of the tool; both must allow. An error counts as a denial."""

@@ -1,4 +1,4 @@
-"""The principal that makes a request and owns tasks, and the claims of its token."""
+"""The principal of a request, who owns tasks, and the claims of its token."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _DOT: Final = re.compile(r"(?<!\\)\.")
 def claim_value(claims: Claims, name: str) -> object:
     r"""Return the value of a claim or of a path such as `realm_access.roles`; None if there is none.
 
-    A claim of exactly that name comes first, even if its value is null, as names such as `https://acme.example/roles`
-    have dots. Otherwise the name is a path from the outside in, in which `\.` is a dot in a name (as in Keycloak). A
-    path has one reading and takes one step for each of its parts, however deep a token is nested. It goes through
-    objects only: in a list, no entry would be the right one.
+    A claim with exactly that name takes precedence, even if its value is null: names such as
+    `https://acme.example/roles` contain dots. Otherwise the name is a path from the outside in, in which `\.` is a dot
+    in a name (as in Keycloak). A path has one reading and takes one step per part, however deeply a token is nested. It
+    goes through objects only: no entry of a list would be the right one.
     """
     if name in claims:
         return claims[name]
@@ -53,14 +53,14 @@ ClaimName: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(claim_
 
 
 PRINCIPAL_FIELDS: Final = frozenset({"id", "issuer", "subject", "client", "scopes", "claims"})  # as templates see it
-Person: TypeAlias = tuple[str | None, str]  # the issuer, and whom it names
+Person: TypeAlias = tuple[str | None, str]  # the issuer, and the person that it names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """The caller of a request. `id` is the owner of the tasks it creates, and all that is compared with an owner.
+    """The caller of a request. `id` is the owner of the tasks that it creates, and the only field compared with owners.
 
-    All other fields are as the caller's token has them now, and are kept with no task.
+    All other fields come from the caller's current token and are not stored with tasks.
     """
 
     id: str
@@ -69,8 +69,8 @@ class Principal:
     client: str | None = None  # the OAuth client that the person uses
     scopes: frozenset[str] = frozenset()
     claims: Claims = field(default_factory=dict[str, Any], repr=False, hash=False)
-    expires: datetime | None = None  # of the token; None: it does not say
-    identified: bool = True  # False: anonymous, and a task's id is all that protects it
+    expires: datetime | None = None  # of the token; None: not stated
+    identified: bool = True  # False: anonymous, and only a task's id protects it
     recheck: Callable[[], Awaitable[Self | None]] | None = field(default=None, repr=False, compare=False)
     # the address of an anonymous caller: for rate limits
     peer: str | None = field(default=None, repr=False, compare=False)
@@ -90,24 +90,24 @@ class Principal:
 
     @property
     def person(self) -> Person:
-        """The person (or the client without one), through any client: `not_owner` is about people."""
+        """The person behind any client (or the client, without a person), for `not_owner`."""
         return self.issuer, self.subject or self.client or self.id
 
     async def revalidated(self, now: datetime) -> Self | None:
-        """Return the principal as its token would be let in now, or None. Push streams outlive requests."""
+        """Return the principal if its token is still valid now, else None. Push streams outlive requests."""
         if self.expires is not None and self.expires <= now:
             return None
         return self if self.recheck is None else await self.recheck()
 
     async def revalidated_if_unexpired(self, now: datetime) -> Self | None:
-        """Return the same for a request that goes on: it may, even if its token has expired since it came."""
+        """Revalidate a running request, which may continue even if its token has expired since it began."""
         return self if self.expires is not None and self.expires <= now else await self.revalidated(now)
 
 
 def owner_id(*, client: str | None, issuer: str | None, subject: str | None) -> str:
-    """Return the id of a principal; without a client, the id of a subject across clients.
+    """Return the id of a principal; without a client, the id of a subject in every client.
 
-    It is the text that the SDK's `authenticated_principal` makes of a token, so that owners stay owners.
+    The text equals that of the SDK's `authenticated_principal`, so that owners stay the same.
     """
     return json.dumps([client, issuer, subject], separators=(",", ":"))
 
@@ -117,16 +117,16 @@ def person_of(owner: str) -> Person:
     try:
         client, issuer, subject = json.loads(owner)
     except (ValueError, TypeError):
-        return None, owner  # the local user, or anonymous ones
+        return None, owner  # the local user, or the anonymous caller
     return issuer, subject or client or owner
 
 
 ANONYMOUS = Principal(id="anonymous", identified=False)
-LOCAL = Principal(id="local")  # the one user of this machine: on stdio, and on loopback with `single_user`
+LOCAL = Principal(id="local")  # the only user of this machine: on stdio, and on loopback with `single_user`
 
 
 def is_loopback(host: str) -> bool:
-    """True if only this machine can reach that address, or have come from it."""
+    """True if the address is reachable only from this machine."""
     if host == "localhost":
         return True
     try:

@@ -1,7 +1,6 @@
-"""Limits on callers: request rates, counted per process, and open requests and sessions, counted on all replicas.
+"""Limits on callers: request rates per process, and open requests and sessions over all replicas.
 
-The rates keep a process alive and guessing hopeless; a round trip to the store for each poll would cost more than the
-poll.
+The rates protect the process and make guessing hopeless. Counting polls in the store would cost more than the polls.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from mcp_workflows.access.limit_settings import Limits
 from mcp_workflows.adapter import digest
 from mcp_workflows.errors import LimitReached
 
-MOST_KNOWN: Final = 10_000  # principals that are counted; one that was forgotten begins anew
+MOST_KNOWN: Final = 10_000  # principals that are counted; a forgotten one starts with a full bucket
 MOST_SHOWN: Final = 10_000  # tasks of anonymous callers
 _MINUTE: Final = 60.0  # seconds
 _TOLERANCE: Final = 1e-6  # seconds: sums of fractions are not exact
-_REPORTED_FROM: Final = 0.1  # of a cap: fewer open requests or sessions than that are not told to the other replicas
-_ALL: Final = ""  # callers
-_FOR_A_SESSION: Final = 30.0  # seconds to wait until a session may have ended
-_SHORTEST_WAIT: Final = 1.0  # seconds: a client that is too fast by far is told no milliseconds
-_NETWORK: Final = 64  # bits of an IPv6 address that belong to one caller, who chooses the rest freely
+_REPORTED_FROM: Final = 0.1  # of a cap: fewer open requests or sessions are not shared with other replicas
+_ALL: Final = ""  # all callers together
+_FOR_A_SESSION: Final = 30.0  # seconds to wait for a session to end
+_SHORTEST_WAIT: Final = 1.0  # seconds: milliseconds are of no use to a client far above its rate
+_NETWORK: Final = 64  # bits of an IPv6 address that identify one caller, who can choose the rest freely
 
 
 class Rate:
-    """A rate limit for each of many callers; the caller that asked longest ago is forgotten first.
+    """A rate limit for each of many callers; the least recently counted caller is evicted first.
 
-    It is a token bucket kept as one number, the time when it is full again (GCRA), as each poll pays for it.
+    A token bucket stored as one number, the time when it is full again (GCRA), as every poll uses it.
     """
 
     def __init__(self, per_minute: int | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,7 +43,7 @@ class Rate:
         self._full_at: dict[str, float] = {}
 
     def take(self, who: str, many: int = 1) -> float:
-        """Take so many tokens. Return 0, or the seconds until there is one again (then none is taken)."""
+        """Take `many` tokens and return 0; if none is left, return the seconds until the next."""
         if not self._every:
             return 0.0
         now, known = self._clock(), self._full_at
@@ -53,14 +52,14 @@ class Rate:
             full_at = now
         if (wait := full_at + self._every - now - _MINUTE) > _TOLERANCE:
             return wait
-        known.pop(who, None)  # a caller that is put in again is the last one
+        known.pop(who, None)  # moves the caller to the end of the eviction order
         known[who] = min(full_at + many * self._every, now + 2 * _MINUTE)
         if len(known) > MOST_KNOWN:
             del known[next(iter(known))]
         return 0.0
 
     def wait(self, who: str) -> float:
-        """Return the seconds until there is a token again; 0: there is one."""
+        """Return the seconds until the next token; 0: one is available."""
         if not self._every:
             return 0.0
         wait = self._full_at.get(who, 0.0) + self._every - self._clock() - _MINUTE
@@ -68,9 +67,9 @@ class Rate:
 
 
 class RateLimits:
-    """The rate limits of each principal; anonymous callers, who are all one principal, have one set per address.
+    """The rate limits of each principal, and of each address for anonymous callers, who share one principal.
 
-    Memory is bounded: by `MOST_KNOWN` for principals, by their limit for open requests.
+    Memory is bounded: by `MOST_KNOWN` for principals, by their limits for open requests.
     """
 
     def __init__(self, limits: Limits, *, audit: Audit = silent, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,11 +81,11 @@ class RateLimits:
         self._vain = Rate(limits.creates_per_minute, clock)
         self._shown: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._open: dict[str, int] = {_ALL: 0}  # requests
-        self.sessions: Callable[[], Mapping[str, int]] = dict  # those of each caller now
-        self.open_elsewhere: Mapping[str, int] = {}  # the sum of `open_here` on the other replicas
+        self.sessions: Callable[[], Mapping[str, int]] = dict  # number of sessions by caller
+        self.open_elsewhere: Mapping[str, int] = {}  # the sums of `open_here` on the other replicas
 
     def count_poll(self, principal: Principal, tasks: int = 1) -> None:
-        """Count a request about so many tasks.
+        """Count a request about this number of tasks.
 
         Raises:
             LimitReached: there were too many.
@@ -101,14 +100,14 @@ class RateLimits:
     def check_lookup(self, principal: Principal, task_id: str) -> None:
         """Check that a task may be looked up.
 
-        Nothing but the ids of their tasks protects anonymous callers. After too many failures, a task is not even
-        looked for, unless the caller was shown it before: neither the answer nor its time tells if the task exists.
+        Only the ids of their tasks protect anonymous callers. After too many failures, a task is not even looked up
+        unless it was shown to the caller before: neither the reply nor its timing reveals whether the task exists.
 
-        Other callers may go on, as they have nothing to guess: tasks of others are not found anyway, and one client
-        that asks for tasks long gone must not block the other clients of its owner.
+        Identified callers are not blocked here: they cannot find tasks of others by guessing, and one client with
+        outdated ids must not block the other clients of its owner.
 
         Raises:
-            LimitReached: too many were not found.
+            LimitReached: too many tasks were not found.
         """
         if principal.identified:
             return
@@ -117,7 +116,7 @@ class RateLimits:
             raise self._too_many_misses(principal, wait)
 
     def count_failed_lookup(self, principal: Principal) -> None:
-        """Count a task that was not found.
+        """Count a failed look-up of a task.
 
         Raises:
             LimitReached: there were too many.
@@ -126,7 +125,7 @@ class RateLimits:
             raise self._too_many_misses(principal, wait)
 
     def remember_shown(self, principal: Principal, task_id: str) -> None:
-        """Remember that the task was shown to the principal, or was created by it."""
+        """Remember that the task was shown to the principal or created by it."""
         if principal.identified or self._limits.failed_lookups_per_minute is None:
             return
         known = (whose_meter(principal), task_id)
@@ -138,7 +137,7 @@ class RateLimits:
     # --- calls that start nothing
 
     def check_start(self, principal: Principal) -> LimitReached | None:
-        """Return the refusal of one more start, if too many calls of the principal have started nothing; else None."""
+        """Return the refusal if too many calls of the principal have started nothing, else None."""
         wait = self._vain.wait(whose_meter(principal))
         if not wait:
             return None
@@ -147,14 +146,14 @@ class RateLimits:
         return LimitReached(f"{text}: try again in {ceil(after)} s; nothing was started", retry_after=after)
 
     def started_nothing(self, principal: Principal) -> None:
-        """Count a call for which the engine was asked and no task is left."""
+        """Count a call that asked the engine but left no task."""
         self._vain.take(whose_meter(principal))
 
     # --- open requests
 
     @contextmanager
     def listening(self, principal: Principal) -> Generator[None]:
-        """Count a request for as long as it stays open.
+        """Count a request while it stays open.
 
         Raises:
             LimitReached: too many are open.
@@ -179,7 +178,7 @@ class RateLimits:
                 del self._open[who]
 
     def open_session(self, principal: Principal, has: int) -> None:
-        """Check that a caller with `has` sessions over HTTP, on this replica, may open one more.
+        """Check that a caller with `has` HTTP sessions on this replica may open another.
 
         Raises:
             LimitReached: it has too many.
@@ -190,10 +189,10 @@ class RateLimits:
             raise self._reached(principal, text, _FOR_A_SESSION)
 
     def open_here(self) -> Mapping[str, int]:
-        """Return the numbers of open requests and sessions that the other replicas should know, by a digest.
+        """Return the numbers of open requests and sessions to share with other replicas, by a digest of the caller.
 
-        These are at least a tenth of their cap, so a caller may exceed a cap by a tenth for each replica, and by what
-        it opens on several of them within a second.
+        Numbers below a tenth of their cap are left out. So a caller can exceed a cap by a tenth per replica, plus
+        whatever it opens on several replicas within a second.
         """
         listens, most = self._limits.open_listens_per_principal, self._limits.open_listens
         counted = [("listens", who, many, most if who == _ALL else listens) for who, many in self._open.items()]
@@ -225,13 +224,13 @@ def whose_meter(principal: Principal) -> str:
     return principal.id if principal.identified or principal.peer is None else _caller_at(principal.peer)
 
 
-@lru_cache(maxsize=4096)  # each poll asks
+@lru_cache(maxsize=4096)  # each poll calls this
 def _caller_at(address: str) -> str:
     return f"peer {network_of(address)}"
 
 
 def network_of(address: str) -> str:
-    """Return the network of one caller: a single address of IPv4, a whole network of IPv6."""
+    """Return the network of one caller: a single IPv4 address, or an IPv6 network."""
     if ":" not in address:
         return address
     try:

@@ -1,4 +1,4 @@
-"""Signatures of webhooks: the sender proves that it knows the secret, and that the body is its own."""
+"""Webhook signatures: proof that the sender knows the secret and wrote the body."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Final
 from mcp_workflows.adapter.capabilities import SharedSecret, Signature, standard_signature
 from mcp_workflows.errors import TokenRefused
 
-_FRESH: Final = 300.0  # seconds between the clocks of sender and receiver, as standardwebhooks.com has it
-_PREFIX: Final = "whsec_"  # of a secret that is written in base64
+_FRESH: Final = 300.0  # maximum seconds between the clocks of sender and receiver, from standardwebhooks.com
+_PREFIX: Final = "whsec_"  # of a secret in base64
 
 
 def check_signature(shared: SharedSecret, headers: Mapping[str, str], body: bytes) -> None:
-    """Check that whoever knows the secret has sent this body; header names are in lower case.
+    """Check that the body was signed with the secret; header names are in lower case.
 
     Raises:
-        TokenRefused: it did not, or not lately.
+        TokenRefused: the signature is missing, wrong or too old.
     """
     if not _CHECKS[shared.signature](shared.secret, headers, body):
         raise TokenRefused(f"its signature ({shared.signature.value}) is missing or wrong")

@@ -1,4 +1,4 @@
-"""The client library: with TasksClient, the MCP SDK's client resolves a task as if it were a plain call.
+"""The client library: with TasksClient, a tool call of the MCP SDK's client returns the task's final result.
 
 ```python
 async with Client(url, extensions=[TasksClient(on_status=show)], elicitation_callback=ask) as client:
@@ -41,24 +41,24 @@ from mcp_workflows.wire.events import Notice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHandle:
-    """A task, for code that decides itself how to go on; any later client has it again by its `id`.
+    """A task, for code that controls it step by step; a later client can get it again by its `id`.
 
     Every method raises `TaskNotFound` (or `TaskExpired`) if the server does not know the task, and `ServerUnreachable`
-    if it gives no answer for too long.
+    if the server does not reply in time.
     """
 
     id: str
     begun: TaskState | None = None
-    """The server's first state of the task; None of a handle that was made from an id."""
+    """The first state that the server returned; None for a handle made from an id."""
     session: ClientSession = field(repr=False)
     options: FollowOptions = field(repr=False)
 
     async def status(self) -> TaskState:
-        """Return its state now."""
+        """Return the current state."""
         return await self.options.requests(self.session).get(self.id)
 
     async def updates(self) -> AsyncGenerator[TaskState]:
-        """Yield its state now, and each visible change up to its end; answer nothing."""
+        """Yield the current state and each visible change until the end; answer no questions."""
         seen = await self.status()
         yield seen
         while not seen.ended:
@@ -66,7 +66,7 @@ class TaskHandle:
             yield seen
 
     async def _after(self, seen: TaskState) -> TaskState:
-        """Wait for a visible change. Each update opens a stream, as a caller may never come back for the next."""
+        """Wait for a visible change. Each update opens its own stream, as the caller may never request the next."""
         async with self.options.subscriptions.to(self.session, self.id) as changes:
             while True:
                 changes.forget()
@@ -76,7 +76,7 @@ class TaskHandle:
                 await changes.wait(state)
 
     async def answer(self, responses: Mapping[str, types.InputResponse]) -> None:
-        """Answer questions by their keys (all of `input_requests`, or some); those answered before are ignored.
+        """Answer questions by key (all `input_requests`, or some); already answered keys are ignored.
 
         Raises:
             AnswerRejected: an answer does not fit its question.
@@ -85,18 +85,18 @@ class TaskHandle:
         await self.options.requests(self.session).answer(self.id, answers)
 
     async def result(self) -> types.CallToolResult:
-        """Wait for its end as `client.call_tool` does: ask its questions, and call `on_status` with its states.
+        """Wait for the end as `client.call_tool` does: ask the questions, and call `on_status` with the states.
 
         Raises:
             TaskCancelled: it was cancelled.
             TaskFailed: it ended with a JSON-RPC error.
             AnswerRejected: an answer does not fit its question.
-            MCPError: a question was refused by its callback.
+            MCPError: a callback refused a question.
         """
         return await TaskFollower(self.options, self.session, self.id, seen=self.begun).result()
 
     async def cancel(self) -> None:
-        """Ask to cancel; the state shows the outcome."""
+        """Request cancellation; the state shows the outcome."""
         await self.options.requests(self.session).cancel(self.id)
 
 
@@ -115,16 +115,16 @@ __all__ = [
     "verify_webhook",
 ]
 
-MAX_ROUNDS: Final = 100  # of questions before one call has its result or its task
+MAX_ROUNDS: Final = 100  # rounds of questions before one call returns its result or task
 TIMEOUT_SECONDS: Final = 60.0
 
 
 class TasksClient(ClientExtension):
     """The extension `io.modelcontextprotocol/tasks` of 2026-07-28 for `Client(extensions=[...])`.
 
-    `client.call_tool` then returns the final result: changes of the task are awaited or polled for, and its questions
-    are asked. The task goes on without the client: any later one has it again by its id, with `handle`. With a server
-    of another revision or without the extension, calls stay plain calls.
+    `client.call_tool` then returns the final result: the task is followed by notifications or polls, and its questions
+    are asked. The task continues without the client: a later client gets it by its id, with `handle`. With a server of
+    another revision or without the extension, calls remain plain calls.
     """
 
     identifier = wire.EXTENSION
@@ -137,14 +137,14 @@ class TasksClient(ClientExtension):
         cancel_on_abandon: bool = False,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        """Set the way in which tasks are followed.
+        """Set how tasks are followed.
 
         Args:
-            on_elicitation: answers the questions of tasks; without it, the client's own `elicitation_callback` does.
-                The SDK declares that the client can be asked only if that one is given too.
+            on_elicitation: answers the questions of tasks; by default, the client's `elicitation_callback` does.
+                The SDK declares the elicitation capability only if that callback is given too.
             on_status: is called with each visible change of state.
             cancel_on_abandon: True to cancel the task when the wait for its result is cancelled.
-            timeout_seconds: how long a server that does not answer is asked again before `ServerUnreachable`.
+            timeout_seconds: how long requests are retried without a reply before `ServerUnreachable`.
         """
         self._options = FollowOptions(
             on_elicitation=on_elicitation,
@@ -158,11 +158,11 @@ class TasksClient(ClientExtension):
     # --- declarations for the SDK
 
     def claims(self) -> Sequence[ResultClaim[Any]]:
-        """Return the claim that a call may come back as a task."""
+        """Return the claim that a call can return a task."""
         return [ResultClaim(result_type="task", model=CreatedTask, resolve=self._resolve)]
 
     def notifications(self) -> Sequence[NotificationBinding[Any]]:
-        """Return the bindings for notifications about tasks, and of events."""
+        """Return the bindings for notifications about tasks and events."""
         return [
             NotificationBinding(method=wire.NOTIFICATION, params_type=TaskState, handler=self._notified),
             NotificationBinding(method=Notice.EVENT, params_type=types.NotificationParams, handler=self._told),
@@ -172,10 +172,10 @@ class TasksClient(ClientExtension):
     # --- for its user
 
     def handle(self, client: Client | ClientSession, task_id: str) -> TaskHandle:
-        """Return a task by its id, from any earlier client; nothing is asked yet.
+        """Return a handle for a task id from an earlier client; send no request.
 
         Raises:
-            ClientError: the connection speaks another version, which has other tasks.
+            ClientError: the connection uses another protocol version, with different tasks.
         """
         session = _session(client)
         if session.protocol_version not in MODERN_PROTOCOL_VERSIONS:
@@ -185,7 +185,7 @@ class TasksClient(ClientExtension):
         return TaskHandle(id=task_id, session=session, options=self._options)
 
     def events(self, client: Client | ClientSession) -> ServerEvents:
-        """Return the events of the server; nothing is asked yet. Every revision has them."""
+        """Return the events of the server, available in every revision; send no request."""
         return ServerEvents(requests=self._options.requests(_session(client)), waiting=self._waiting)
 
     async def start(
@@ -197,14 +197,14 @@ class TasksClient(ClientExtension):
         idempotency_key: str | None = None,
         progress_callback: ProgressFnT | None = None,
     ) -> TaskHandle | types.CallToolResult:
-        """Call without waiting for the task, if it becomes one; questions before the start are asked one by one.
+        """Call a tool without waiting for the task, if there is one; ask questions before the start one by one.
 
-        `progress_callback` is for a call that becomes no task. A start is never sent twice by itself; with an
-        `idempotency_key` you may.
+        `progress_callback` is for a call that does not become a task. The call is never retried automatically; with an
+        `idempotency_key`, you may retry it.
 
         Raises:
-            ServerUnreachable: the answer was lost, and the workflow may have been started.
-            MCPError: a JSON-RPC error, or a question was refused.
+            ServerUnreachable: the reply was lost, and the workflow may have started.
+            MCPError: a JSON-RPC error, or a refused question.
         """
         session = _session(client)
         responses: types.InputResponses | None = None

@@ -1,4 +1,4 @@
-"""A client of one server that acts as a host of one revision; for our own command line."""
+"""A client of one server that acts as a host of one revision; for the command line."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _US = "mcp-workflows"
 
 
 class ClientKind(StrEnum):
-    """The revision, and the kind of tasks, of a client."""
+    """The protocol revision and the kind of tasks of a client."""
 
-    TASKS = wire.PROTOCOL_VERSION  # of that version, with the tasks extension
-    LEGACY = "2025-11-25"  # of that version, with the tasks in its core
-    NONE = "none"  # of the newest version, without the tasks extension
+    TASKS = wire.PROTOCOL_VERSION  # 2026-07-28 with the tasks extension
+    LEGACY = "2025-11-25"  # 2025-11-25 with the tasks of its core
+    NONE = "none"  # the newest version without the tasks extension
 
 
 class Elicit(Protocol):
-    """The way of a question to a person; `key` is the server's name for it, None where the revision has none."""
+    """Asks a person a question. `key` is the server's name of the question; None in revisions without keys."""
 
     async def __call__(self, key: str | None, params: types.ElicitRequestParams) -> types.ElicitResult:
         """Return the person's answer; an `OperatorError` ends the call."""
@@ -44,7 +44,7 @@ class Elicit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A task that a call became, with its handle if the revision has handles."""
+    """The task that a call returned, with its handle if the revision has handles."""
 
     state: TaskState
     handle: TaskHandle | None = None
@@ -60,7 +60,7 @@ class Connection:
 
     @property
     def offers_tasks(self) -> bool:
-        """True if calls of a client with the extension can become tasks here."""
+        """True if calls of a client with the extension can become tasks on this server."""
         declared = self.client.server_capabilities.extensions or {}
         return self.client.protocol_version == wire.PROTOCOL_VERSION and wire.EXTENSION in declared
 
@@ -81,10 +81,10 @@ class Connection:
         key: str | None = None,
         progress: ProgressFnT | None = None,
     ) -> Begun | types.CallToolResult:
-        """Call a tool; return the result, or the task that the call became.
+        """Call a tool; return its result, or the task if the call became one.
 
         Raises:
-            MCPError: a JSON-RPC error, or a question was refused.
+            MCPError: a JSON-RPC error, or a refused question.
         """
         if self.in_core and self.in_core.offered(tool):
             return Begun(await self.in_core.start(tool.name, arguments, key))
@@ -97,10 +97,10 @@ class Connection:
         return Begun(started.begun, started)
 
     async def result(self, begun: Begun | str) -> types.CallToolResult:
-        """Return the result of a task that was started here, or of one by its id.
+        """Return the result of a task from `start`, or from its id.
 
         Raises:
-            MCPError: no such task, no answer, or a JSON-RPC error as its outcome.
+            MCPError: task not found, no reply, or a JSON-RPC error as the outcome.
             TaskCancelled: the task was cancelled.
         """
         task_id = begun if isinstance(begun, str) else begun.state.task_id
@@ -111,9 +111,9 @@ class Connection:
 
 
 class _ElicitationCallback:
-    """The callback for questions; one without an answer cancels `scope`.
+    """The callback for questions; an unanswered question cancels `scope`.
 
-    Where a question is a request of the server (2025-11-25), the SDK passes an error of its callback to nobody else.
+    In 2025-11-25 a question is a request of the server, and the SDK does not pass an error of its callback on.
     """
 
     def __init__(self, elicit: Elicit) -> None:
@@ -142,10 +142,10 @@ async def connect(
     on_status: OnStatus,
     elicit: Elicit,
 ) -> AsyncGenerator[Connection]:
-    """Connect to a server for as long as this is entered; a single error is raised without groups around it.
+    """Connect to a server within this context; raise a single error without groups around it.
 
     Raises:
-        ServerUnreachable: the server does not answer, or went away meanwhile.
+        ServerUnreachable: the server does not reply, or the connection was lost.
     """
     tasks = TasksClient(on_status=on_status)
     asking = _ElicitationCallback(elicit)
@@ -168,11 +168,11 @@ async def connect(
 
 
 def _translated(error: BaseException) -> BaseException:
-    """Translate foreign errors (HTTP, the SDK, models) into ours; return any other error as it is."""
+    """Translate foreign errors (HTTP, the SDK, models) into ours; return other errors unchanged."""
     match error:
         case httpx2.TransportError():
             return ServerUnreachable(f"no answer ({error or type(error).__name__})")
-        case MCPError():  # our own requests' errors are handled where they are sent: this is the handshake
+        case MCPError():  # our own requests handle their errors, so this is the handshake
             return ServerUnreachable(f"no MCP server answers at that address ({error.message})")
         case ValidationError() | RuntimeError():
             return ClientError(f"the server violates the protocol: {str(error).splitlines()[0]}")

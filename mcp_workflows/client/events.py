@@ -1,4 +1,4 @@
-"""Events of a server, polled and streamed, and the verifier for receivers of its webhooks.
+"""Events of a server, polled and streamed, and the verifier for webhook receivers.
 
 Source: MCP Events, see `wire.events`; https://www.standardwebhooks.com for signatures.
 """
@@ -26,7 +26,7 @@ from mcp_workflows.wire import events as wire
 from mcp_workflows.wire.params import object_of
 
 _SECONDS: Final = re.compile("[0-9]{1,15}")
-SILENCE_SECONDS: Final = 60.0  # of a stream, which has a sign of life more often
+SILENCE_SECONDS: Final = 60.0  # of a stream; the server sends keep-alives more often
 
 
 class _Request(types.Request[dict[str, Any], str]):  # Any: JSON
@@ -40,35 +40,36 @@ class _Answer(types.Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerEvents:
-    """The events of one server, in every revision; `docs/use/events.md` has their names and arguments.
+    """The events of one server, in every revision; `docs/use/events.md` lists their names and arguments.
 
-    Every method raises `MCPError` for what the server refuses, and `ServerUnreachable` if it gives no answer.
+    Every method raises `MCPError` for a refusal by the server, and `ServerUnreachable` if the server does not reply.
     """
 
     requests: TaskRequests = field(repr=False)
-    waiting: set[anyio.Event] = field(repr=False)  # set with each event that the server tells of
+    waiting: set[anyio.Event] = field(repr=False)  # each is set when the server announces an event
 
     async def list(self) -> Sequence[Mapping[str, Any]]:
-        """Return the types of events that one may ask for."""
+        """Return the available types of events."""
         found: Sequence[Mapping[str, Any]] = (await self._send(wire.Method.LIST, {}))["events"]
         return found
 
     async def poll(
         self, name: str, arguments: Mapping[str, Any] | None = None, cursor: str | None = None
     ) -> Mapping[str, Any]:
-        """Return the `events` after a cursor and the next `cursor`; the first poll, without one, returns no events.
+        """Return the `events` after a cursor and the next `cursor`; the first poll, without a cursor, returns no
+        events.
 
-        `hasMore`: poll again at once, otherwise after `nextPollMs`. `truncated`: events before these are gone.
+        `hasMore`: poll again at once, otherwise after `nextPollMs`. `truncated`: earlier events are lost.
         """
         return await self._send(wire.Method.POLL, _wanted(name, arguments, cursor=cursor))
 
     async def stream(
         self, name: str, arguments: Mapping[str, Any] | None = None, cursor: str | None = None
     ) -> AsyncGenerator[Mapping[str, Any]]:
-        """Yield each event after a cursor, or from now on, when it happens; it survives lost connections.
+        """Yield each event after a cursor, or from now on; reconnect when the connection is lost.
 
-        The `cursor` of an event lets a later stream go on there, which may repeat some, with the same `eventId`. If an
-        event is `truncated`, some before it are gone.
+        A later stream can continue from the `cursor` of an event; it may repeat events, with the same `eventId`. If an
+        event is `truncated`, events before it are lost.
         """
         truncated = False
         while True:
@@ -84,12 +85,12 @@ class ServerEvents:
     async def subscribe(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, url: str, secret: str
     ) -> Mapping[str, Any]:
-        """Have events posted to a URL, signed with a secret (`whsec_...`); do so again before `refreshBefore`."""
+        """Have events posted to a URL, signed with a secret (`whsec_...`); repeat this before `refreshBefore`."""
         delivery = {"mode": "webhook", "url": url, "secret": secret}
         return await self._send(wire.Method.SUBSCRIBE, _wanted(name, arguments, delivery=delivery))
 
     async def _news(self, wanted: dict[str, Any], pause: float) -> None:
-        """Wait until it is time for another poll, by a stream that nobody need read. No event is taken from it."""
+        """Wait until the next poll is due. The stream only signals; no event is read from it."""
         told = anyio.Event()
         self.waiting.add(told)
         try:
@@ -103,7 +104,7 @@ class ServerEvents:
 
     async def _listen(self, wanted: dict[str, Any], pause: float, told: anyio.Event) -> None:
         request = _Request(method=wire.Method.STREAM.value, params=wanted)
-        with suppress(MCPError):  # the next poll says why, or it works without a stream
+        with suppress(MCPError):  # the next poll reports the error, or works without a stream
             await self.requests.session.send_request(request, _Answer)
         await anyio.sleep(pause)
         told.set()
@@ -118,9 +119,9 @@ def _wanted(name: str, arguments: Mapping[str, Any] | None, **more: Any) -> dict
 
 
 def verify_webhook(secret: str, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
-    """Return the body of a delivery if it was signed with this secret, and lately.
+    """Return the body of a delivery if it was recently signed with this secret.
 
-    A receiver answers a challenge, and keeps the `eventId` of events, as one may come twice:
+    A receiver replies to the challenge, and stores the `eventId` of events, as an event can arrive twice:
 
     ```python
     async def hook(request: Request) -> Response:
@@ -131,9 +132,9 @@ def verify_webhook(secret: str, headers: Mapping[str, str], body: bytes) -> Mapp
     ```
 
     Raises:
-        ForgedDelivery: it was not.
-        StaleDelivery: it was, too long ago.
-        ClientError: the secret is none, or the body is no JSON.
+        ForgedDelivery: it was not signed with this secret.
+        StaleDelivery: it was signed too long ago.
+        ClientError: the secret is malformed, or the body is not JSON.
     """
     if wire.secret_bytes(secret) is None:
         raise ClientError(f"the secret is not {wire.SECRET_PREFIX} and base64 of 24 to 64 bytes")

@@ -1,4 +1,4 @@
-"""Following one task to its end: poll after each possible change, and ask the questions of the task."""
+"""Following one task to its end: poll after each possible change, and ask the task's questions."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from mcp_workflows.errors import ClientError, TaskCancelled
 
 logger = logging.getLogger(__name__)
 
-ABANDON_SECONDS: Final = 5.0  # for the request to cancel, when the caller is being cancelled
-POLL_SECONDS: Final = 1.0  # between two polls, when the server does not say
-LONGEST_POLL_SECONDS: Final = 60.0  # even if the server says more
-LISTENING_SECONDS: Final = 10.0  # between two polls while the server tells of changes: a stream can die silently
-MAX_STREAMS: Final = 20  # each keeps a connection open; more tasks than that are polled
+ABANDON_SECONDS: Final = 5.0  # for the cancel request, while the caller is being cancelled
+POLL_SECONDS: Final = 1.0  # between two polls, if the server sets no interval
+LONGEST_POLL_SECONDS: Final = 60.0  # even if the server sets more
+LISTENING_SECONDS: Final = 10.0  # between two polls while the server reports changes: a stream can fail silently
+MAX_STREAMS: Final = 20  # each keeps a connection open; further tasks are polled
 
 
 class TaskChanges:
@@ -44,11 +44,11 @@ class TaskChanges:
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
-        self._is_reported = False  # True if a stream of the server has reported a change
+        self._is_reported = False  # True if the server's stream has reported a change
         self._event = anyio.Event()
 
     def notify(self) -> None:
-        """Signal that it may have changed."""
+        """Signal a possible change."""
         self._event.set()
 
     def report(self) -> None:
@@ -57,7 +57,7 @@ class TaskChanges:
         self.notify()
 
     def lose(self) -> None:
-        """Note that the stream of the server has ended."""
+        """Note that the server's stream has ended."""
         self._is_reported = False
         self.notify()
 
@@ -66,7 +66,7 @@ class TaskChanges:
         self._event = anyio.Event()
 
     async def wait(self, state: TaskState) -> None:
-        """Wait until it may have changed, or it is time for another poll."""
+        """Wait for a possible change, or until the next poll is due."""
         with anyio.move_on_after(spread(self.pause(state))):
             await self._event.wait()
 
@@ -78,7 +78,7 @@ class TaskChanges:
 
 
 class TaskSubscriptions:
-    """The tasks that are followed, with a stream of the server for each, as long as they are few."""
+    """The followed tasks, with a stream of the server for each of the first `MAX_STREAMS`."""
 
     def __init__(self) -> None:
         self._waiting: set[TaskChanges] = set()
@@ -92,7 +92,7 @@ class TaskSubscriptions:
 
     @asynccontextmanager
     async def to(self, session: ClientSession, task_id: str) -> AsyncGenerator[TaskChanges]:
-        """Follow the changes of one task while this is entered; a single error comes out without a group."""
+        """Follow the changes of one task within this context; raise a single error without a group."""
         changes = TaskChanges(task_id)
         self._waiting.add(changes)
         streams = self._streams < MAX_STREAMS
@@ -110,14 +110,14 @@ class TaskSubscriptions:
             self._streams -= streams
 
     async def _listen(self, session: ClientSession, changes: TaskChanges) -> None:
-        """Ask for a stream, and again when it ends; stop where the server offers none."""
+        """Request a stream, and again when it ends; stop if the server offers none."""
         for pause in pauses():
             try:
                 await session.send_request(listen_to(changes.task_id), types.SubscriptionsListenResult)
             except MCPError as error:
                 if error.code not in LOST:
                     return
-            except ValidationError:  # of how it ended; some servers end it in a way of their own
+            except ValidationError:  # of the final message; servers differ in how they end a stream
                 logger.debug("the server ended the stream of %s in a way of its own", changes.task_id)
             finally:
                 changes.lose()
@@ -125,7 +125,7 @@ class TaskSubscriptions:
 
 
 def bare(error: BaseException) -> BaseException:
-    """Return the error without the groups that task groups wrap around it; the first of several."""
+    """Return the error without the exception groups of task groups; of several, the first."""
     if isinstance(error, BaseExceptionGroup):
         inner = cast("BaseExceptionGroup[BaseException]", error).exceptions
         return bare(inner[0])
@@ -146,7 +146,7 @@ class FollowOptions:
     subscriptions: TaskSubscriptions
 
     def requests(self, session: ClientSession) -> TaskRequests:
-        """Return the requests about tasks over this session."""
+        """Return the requests about tasks in this session."""
         return TaskRequests(session=session, timeout=self.timeout)
 
     async def notify(self, state: TaskState) -> None:
@@ -155,7 +155,7 @@ class FollowOptions:
             await self.on_status(state)
 
     async def ask(self, session: ClientSession, key: str, request: types.InputRequest) -> types.InputResponse:
-        """Return the response to one question: from `on_elicitation`, or from the client's own callback for its kind.
+        """Return the response to one question, from `on_elicitation` or from the client's callback for its kind.
 
         Raises:
             MCPError: the callback refused.
@@ -172,7 +172,8 @@ class FollowOptions:
 
 
 class TaskFollower:
-    """A task that is followed to its end. Questions are asked beside the polls: one answered elsewhere is withdrawn."""
+    """Follows a task to its end. Questions are asked alongside the polls; one that was answered elsewhere is
+    withdrawn."""
 
     def __init__(
         self, options: FollowOptions, session: ClientSession, task_id: str, seen: TaskState | None = None
@@ -186,15 +187,15 @@ class TaskFollower:
         self._answered: set[str] = set()
 
     async def result(self) -> types.CallToolResult:
-        """Return its result.
+        """Return the result of the task.
 
         Raises:
             TaskCancelled: it was cancelled.
             TaskFailed: it ended with a JSON-RPC error.
             TaskNotFound: the server does not know it (any more).
             AnswerRejected: an answer does not fit its question.
-            ServerUnreachable: no answer for too long.
-            MCPError: a question was refused by its callback.
+            ServerUnreachable: no reply in time.
+            MCPError: a callback refused a question.
         """
         try:
             await self._until_ended()
@@ -233,7 +234,7 @@ class TaskFollower:
         requests = state.input_requests or {}
         for key, scope in self._asking.items():
             if key not in requests:
-                scope.cancel()  # somebody else has answered it; if it ever comes back, it is asked again
+                scope.cancel()  # answered elsewhere; if it appears again, it is asked again
         for key, request in requests.items():
             if key not in self._asking and key not in self._answered:
                 self._asking[key] = anyio.CancelScope()
@@ -248,7 +249,7 @@ class TaskFollower:
         changes.notify()
 
     async def _abandon(self) -> None:
-        """Cancel the task, if that is wanted, as the caller is being cancelled; it must not take long."""
+        """Cancel the task if that is configured. The caller is being cancelled, so the time is limited."""
         if not self._options.cancel_on_abandon or (self._seen and self._seen.ended):
             return
         with anyio.move_on_after(ABANDON_SECONDS, shield=True):

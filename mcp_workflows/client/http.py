@@ -1,7 +1,7 @@
-"""A connection over HTTP that survives a restart of the server: a lost request fails alone.
+"""An HTTP connection that survives a restart of the server: a lost request fails alone.
 
-The SDK's own transport ends the whole client at the first request that cannot be delivered or whose answer breaks off
-(modelcontextprotocol/python-sdk#3522), before any extension hears of it.
+The SDK's transport closes the whole client when one request cannot be delivered or its reply breaks off
+(modelcontextprotocol/python-sdk#3522), before any extension can react.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_workflows.errors import NotLetIn
 
 CONNECT_SECONDS: Final = 30.0
-LARGEST_BODY: Final = 32 * 2**20  # bytes of one answer, and of one event of a stream
+LARGEST_BODY: Final = 32 * 2**20  # bytes of one reply, and of one event of a stream
 UNREACHED: Final = "cannot be reached"
-"""The beginning of the message of a request that certainly did not get to the server."""
+"""The start of the error message of a request that certainly did not reach the server."""
 SILENCE_SECONDS: Final = 300.0  # of an open stream; servers send keep-alives more often
 _EVENTS: Final = "text/event-stream"
 _FIRST: Final = "server/discover"
@@ -42,15 +42,15 @@ def reconnecting_http(
     auth: httpx2.Auth | None = None,
     timeout: httpx2.Timeout | None = None,
 ) -> Transport:
-    """Make the transport for `Client(reconnecting_http(url), ...)`, which survives a restart of its server.
+    """Create the transport for `Client(reconnecting_http(url), ...)`, which survives a restart of its server.
 
-    A request without an answer fails alone, with the SDK's `CONNECTION_CLOSED`, and the next one connects again. The
-    server must be there at the beginning.
+    A request without a reply fails alone, with the SDK's `CONNECTION_CLOSED`, and the next one connects again. The
+    server must be reachable for the first connection.
     """
     waits = timeout or httpx2.Timeout(CONNECT_SECONDS, read=SILENCE_SECONDS)
 
     @asynccontextmanager
-    async def opened() -> AsyncGenerator[Any]:  # Any: the SDK keeps that type for itself
+    async def opened() -> AsyncGenerator[Any]:  # Any: the type is private to the SDK
         async with (
             _SurvivingClient(headers=headers, auth=auth, timeout=waits) as http,
             streamable_http_client(url, http_client=http, max_sse_event_size=LARGEST_BODY) as streams,
@@ -61,8 +61,8 @@ def reconnecting_http(
 
 
 @asynccontextmanager
-async def known_http(url: str, token: str | None = None) -> AsyncGenerator[Any]:  # Any: the SDK keeps that type
-    """Connect as the SDK would to `url`, with a bearer token; a refused token raises `NotLetIn`."""
+async def known_http(url: str, token: str | None = None) -> AsyncGenerator[Any]:  # Any: the type is private to the SDK
+    """Connect to `url` with the SDK's transport and a bearer token; raise `NotLetIn` if the token is refused."""
     headers = {"Authorization": f"Bearer {token}"} if token else None
     waits = httpx2.Timeout(CONNECT_SECONDS, read=SILENCE_SECONDS)
     async with (
@@ -73,7 +73,7 @@ async def known_http(url: str, token: str | None = None) -> AsyncGenerator[Any]:
 
 
 class _RefusingClient(httpx2.AsyncClient):
-    """An HTTP client that raises `NotLetIn` for a refusal, which the SDK reports like any other error."""
+    """An HTTP client that raises `NotLetIn` for a refusal, which the SDK does not distinguish from other errors."""
 
     async def send(self, request: httpx2.Request, **settings: Any) -> httpx2.Response:  # Any: as httpx2 takes them
         response = await super().send(request, **settings)
@@ -92,7 +92,7 @@ def _refused(response: httpx2.Response) -> str:
 
 
 class _SurvivingClient(httpx2.AsyncClient):
-    """An HTTP client that answers a request that fails, or breaks off, with a JSON-RPC error of its own."""
+    """An HTTP client that returns a JSON-RPC error as the response of a request that fails or breaks off."""
 
     async def send(self, request: httpx2.Request, **settings: Any) -> httpx2.Response:  # Any: as httpx2 takes them
         try:
@@ -101,18 +101,18 @@ class _SurvivingClient(httpx2.AsyncClient):
                 await response.aclose()
                 return _not_let_in(response.status_code, _refused(response), request)
             if response.headers.get("content-type", "").startswith(_EVENTS):
-                return response  # the SDK tells its readers when it breaks off
+                return response  # if it breaks off, the SDK notifies its readers
             return await _read(response, request)
-        except NotLetIn as error:  # of the authentication: there is no token
+        except NotLetIn as error:  # from the authentication: no token
             return _not_let_in(401, str(error), request)
         except httpx2.TransportError as error:
             if request.headers.get("mcp-method") == _FIRST:
-                raise  # the SDK would take an error here for a server of an older version
+                raise  # the SDK would take an error here for an older server
             return httpx2.Response(503, json=_error(error), request=request)
 
 
 async def _read(response: httpx2.Response, request: httpx2.Request) -> httpx2.Response:
-    """Return the response with its body, of which no more is read than is allowed; a broken one fails here."""
+    """Return the response with its body read, up to `LARGEST_BODY`; a broken response raises here."""
     read: list[bytes] = []
     size = 0
     async for part in response.aiter_bytes():

@@ -1,4 +1,4 @@
-"""Requests about tasks, their messages and their errors; a request whose answer is lost is sent again.
+"""Requests about tasks, their messages and errors; a request whose reply is lost is sent again.
 
 Source: the tasks extension, tasks.extensions.modelcontextprotocol.io.
 """
@@ -23,7 +23,7 @@ from mcp_workflows.wire.params import IDEMPOTENCY_KEY
 
 
 class TaskError(ClientError, MCPError):
-    """A JSON-RPC error about one task; code that catches the SDK's `MCPError` of plain calls catches it, too."""
+    """A JSON-RPC error about one task; also an `MCPError`, so that handlers for plain calls catch it."""
 
     def __init__(self, task_id: str, code: int, message: str, data: Any = None) -> None:  # Any: any JSON value
         MCPError.__init__(self, code, message, data)
@@ -31,19 +31,20 @@ class TaskError(ClientError, MCPError):
 
 
 class TaskFailed(TaskError):
-    """The task that was followed ended with a JSON-RPC error: `code`, `message`, `data`."""
+    """The followed task ended with a JSON-RPC error: `code`, `message`, `data`."""
 
 
 class TaskNotFound(TaskError):
-    """The server does not know the task: the id is wrong, another owner's (they look alike), or long gone."""
+    """The server does not know the task: the id is wrong, of another owner (deliberately alike), or expired long
+    ago."""
 
 
 class TaskExpired(TaskNotFound):
-    """The server knew the task, and its time to live is over; other servers may raise `TaskNotFound` instead."""
+    """The task's time to live is over; other servers may raise `TaskNotFound` instead."""
 
 
 class AnswerRejected(TaskError):
-    """The server refused an answer that does not fit its question; the task goes on and still asks."""
+    """The server refused an answer that does not fit its question; the task continues to wait for it."""
 
 
 # --- messages, as models of the MCP SDK
@@ -54,7 +55,7 @@ _ENDED = frozenset({"completed", "failed", "cancelled"})
 
 
 class CreatedTask(types.Result):
-    """The result of `tools/call` that is a task; it must not have the fields that the SDK reserves for itself."""
+    """The result of `tools/call` if it is a task; it must not define the fields that the SDK reserves."""
 
     result_type: Literal["task"] = "task"
     task_id: str
@@ -77,7 +78,7 @@ class CreatedTask(types.Result):
 
 
 class TaskState(types.Result):
-    """A task as it is now: `result` once completed, `error` once failed, `input_requests` while it asks."""
+    """The current state: `result` once completed, `error` once failed, `input_requests` while it waits for answers."""
 
     task_id: str
     status: Status
@@ -92,7 +93,7 @@ class TaskState(types.Result):
 
     @property
     def ended(self) -> bool:
-        """True if it will never change again."""
+        """True if the state is final."""
         return self.status in _ENDED
 
 
@@ -119,7 +120,7 @@ class CancelTask(types.Request[TaskParams, Literal["tasks/cancel"]]):
 
 
 class UpdateParams(TaskParams):
-    """The params of `tasks/update`: responses by the keys of the questions."""
+    """The params of `tasks/update`: responses by question key."""
 
     input_responses: Mapping[str, Any]  # Any: JSON
 
@@ -139,43 +140,43 @@ def listen_to(task_id: str) -> types.SubscriptionsListenRequest:
 
 
 def idempotency(key: str) -> types.RequestParamsMeta:
-    """Return the `meta` of a call that may be sent again: the same key and arguments start one workflow, not two."""
-    meta: Any = {IDEMPOTENCY_KEY: key}  # Any: the SDK's type has no way to name an open key
+    """Return the `meta` of a retryable call: the same key and arguments start one workflow, not two."""
+    meta: Any = {IDEMPOTENCY_KEY: key}  # Any: the SDK's type has no open keys
     found: types.RequestParamsMeta = meta
     return found
 
 
 def visible(state: TaskState) -> object:
-    """Return the part of a state that a person sees; the rest (times, for example) may change with every poll."""
+    """Return the part of a state that people see; the rest, such as times, may change with every poll."""
     return state.status, state.status_message, sorted(state.input_requests or {})
 
 
 def as_json(model: types.Result) -> dict[str, Any]:  # Any: JSON
-    """Return a model as the wire has it."""
+    """Return a model in its wire format."""
     return model.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-# --- requests, sent again when their answer is lost on the way: each may safely arrive twice
+# --- requests, sent again if their reply is lost: each is idempotent
 
-ANSWER_SECONDS: Final = 30.0  # for one answer, before it counts as lost
+ANSWER_SECONDS: Final = 30.0  # for one reply, before it counts as lost
 SHORTEST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 15.0
-JITTER: Final = 0.2  # a pause is up to this much longer, so that many clients do not come all at once
+JITTER: Final = 0.2  # a pause is up to this fraction longer, to spread the requests of many clients
 LOST: Final = frozenset({types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.INTERNAL_ERROR})
-"""Errors that say nothing about the task; the SDK turns an HTTP status of a proxy (502, 503) into the last."""
+"""Error codes without information about the task. The SDK maps a proxy's HTTP status (502, 503) to the last one."""
 OVER: Final = "Connection closed"
-"""The SDK's message for a session that is over for good: the client was left, or a server over stdio has ended."""
+"""The SDK's message for a permanently closed session: the client was closed, or a stdio server has exited."""
 
 Result = TypeVar("Result", bound=BaseModel)
 
 
 def spread(seconds: float) -> float:
-    """Return a slightly longer time, by chance."""
+    """Return the time with random jitter added."""
     return seconds * random.uniform(1, 1 + JITTER)  # noqa: S311  # no secret
 
 
 def pauses() -> Iterator[float]:
-    """Yield the pause before each further attempt: twice as long every time, up to a limit."""
+    """Yield the pause before each retry: doubled every time, up to a limit."""
     seconds = SHORTEST_PAUSE_SECONDS
     while True:
         yield spread(seconds)
@@ -184,7 +185,7 @@ def pauses() -> Iterator[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRequests:
-    """The requests about tasks over one session; `timeout` is the longest time (seconds) without an answer."""
+    """The requests about tasks in one session; `timeout` is the maximum number of seconds without a reply."""
 
     session: ClientSession
     timeout: float
@@ -194,7 +195,7 @@ class TaskRequests:
 
         Raises:
             TaskNotFound: the server does not know the task (any more).
-            ServerUnreachable: no answer.
+            ServerUnreachable: no reply.
             MCPError: any other JSON-RPC error.
         """
         try:
@@ -208,7 +209,7 @@ class TaskRequests:
         Raises:
             AnswerRejected: it does not fit its question.
             TaskNotFound: the server does not know the task (any more).
-            ServerUnreachable: no answer; the response may have arrived.
+            ServerUnreachable: no reply; the response may have arrived.
             MCPError: any other JSON-RPC error.
         """
         try:
@@ -226,7 +227,7 @@ class TaskRequests:
 
         Raises:
             TaskNotFound: the server does not know the task (any more).
-            ServerUnreachable: no answer; the request may have arrived.
+            ServerUnreachable: no reply; the request may have arrived.
             MCPError: any other JSON-RPC error.
         """
         try:
@@ -235,12 +236,12 @@ class TaskRequests:
             raise unknown(task_id, error) or error from None
 
     async def send(self, request: types.Request[Any, Any], result: type[Result]) -> Result:  # Any: any request
-        """Return the answer to a request that may arrive more than once.
+        """Return the reply to an idempotent request.
 
         Raises:
-            ServerUnreachable: no answer for too long.
+            ServerUnreachable: no reply in time.
             MCPError: a JSON-RPC error.
-            ClientError: the answer does not follow the protocol.
+            ClientError: the reply violates the protocol.
         """
         until = anyio.current_time() + self.timeout
         for pause in pauses():
@@ -258,7 +259,7 @@ class TaskRequests:
 
 
 def unknown(task_id: str, error: MCPError) -> TaskNotFound | None:
-    """Return the error of a request that is only about a task's id: both revisions have one code for it."""
+    """Return the error for a request whose only parameter is the task's id: both revisions use one code for it."""
     if error.code != types.INVALID_PARAMS:
         return None
     kind = TaskExpired if "expired" in error.message.lower() else TaskNotFound
@@ -266,7 +267,7 @@ def unknown(task_id: str, error: MCPError) -> TaskNotFound | None:
 
 
 def _gone(message: str) -> bool:
-    """True if an update failed for lack of the task; an answer that does not fit has the same code."""
+    """True if an update failed because the task is unknown; an answer that does not fit has the same code."""
     said = message.lower()
     return "task" in said and any(word in said for word in ("not found", "unknown task", "no such", "expired"))
 

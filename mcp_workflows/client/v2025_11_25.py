@@ -1,4 +1,4 @@
-"""The tasks in the core of 2025-11-25, as far as the command line and `adapter: mcp` need them.
+"""The tasks in the core of 2025-11-25, limited to the needs of the command line and `adapter: mcp`.
 
 Source: the tasks page of that version.
 """
@@ -23,7 +23,7 @@ _TAKES_TASKS: Final = frozenset({"optional", "required"})
 
 
 class InCoreTaskRequests:
-    """The tasks of one session of that version; its questions come to the client's own `elicitation_callback`."""
+    """The tasks of one session of 2025-11-25; questions go to the client's `elicitation_callback`."""
 
     def __init__(self, session: ClientSession, on_status: OnStatus) -> None:
         self._session = session
@@ -31,14 +31,14 @@ class InCoreTaskRequests:
         self._seen: TaskState | None = None
 
     def offered(self, tool: types.Tool) -> bool:
-        """True if a call of this tool can be a task."""
+        """True if a call of this tool can become a task."""
         capabilities = self._session.server_capabilities
         declared = capabilities and capabilities.tasks and capabilities.tasks.requests
         calls = declared and declared.tools and declared.tools.call is not None
         return bool(calls and tool.execution and tool.execution.task_support in _TAKES_TASKS)
 
     async def start(self, tool: str, arguments: Mapping[str, Any], key: str | None) -> TaskState:  # Any: JSON
-        """Start the task of a call.
+        """Call a tool as a task.
 
         Raises:
             MCPError: a JSON-RPC error.
@@ -51,17 +51,17 @@ class InCoreTaskRequests:
         )
         try:
             created = await self._session.send_request(types.CallToolRequest(params=params), types.CreateTaskResult)
-        except ValidationError as error:  # the SDK holds it against the result of a plain call, which has content
+        except ValidationError as error:  # the SDK validates it as the result of a plain call, which has content
             created = types.CreateTaskResult.model_validate(error.errors()[0]["input"])
         return await self._notify(created.task)
 
     async def result(self, task_id: str) -> types.CallToolResult:
-        """Return its result. Questions come on the stream of `tasks/result`; its states are polled meanwhile.
+        """Return the task's result. Poll its state; questions arrive on the stream of `tasks/result`.
 
         Raises:
             TaskCancelled: it was cancelled.
             TaskNotFound: the server does not know it (any more).
-            ServerUnreachable: the connection is lost; a new one can go on.
+            ServerUnreachable: the connection is lost; a new one can continue.
             MCPError: a JSON-RPC error as its outcome.
         """
         if not (await self.get(task_id)).ended:
@@ -75,7 +75,7 @@ class InCoreTaskRequests:
             raise TaskCancelled(task_id, self._seen.status_message) from None
 
     async def _until_ended(self, task_id: str) -> None:
-        """Poll until it has ended; keep `tasks/result` open for the questions."""
+        """Poll until the task has ended; keep `tasks/result` open for the questions."""
         changes = TaskChanges(task_id)
         try:
             async with anyio.create_task_group() as group:
@@ -92,7 +92,7 @@ class InCoreTaskRequests:
 
     async def _keep_open_for_questions(self, changes: TaskChanges) -> None:
         for pause in pauses():
-            with suppress(MCPError):  # an outcome, which is asked for again, or a stream that the server closed
+            with suppress(MCPError):  # the outcome, which is requested again, or a stream that the server closed
                 await self.payload(changes.task_id)
             changes.notify()
             await anyio.sleep(pause)
@@ -106,7 +106,7 @@ class InCoreTaskRequests:
             raise unknown(task_id, error) or _lost(error) or error from None
 
     async def cancel(self, task_id: str) -> TaskState:
-        """Send `tasks/cancel`, which servers refuse for a task that has ended."""
+        """Send `tasks/cancel`, which servers refuse for an ended task."""
         request = types.CancelTaskRequest(params=types.CancelTaskRequestParams(task_id=task_id))
         try:
             return await self._notify(await self._session.send_request(request, types.CancelTaskResult))
@@ -114,7 +114,7 @@ class InCoreTaskRequests:
             raise unknown(task_id, error) or _lost(error) or error from None
 
     async def payload(self, task_id: str) -> types.CallToolResult:
-        """Send `tasks/result`, which answers when the task has ended."""
+        """Send `tasks/result`, which returns when the task has ended."""
         request = types.GetTaskPayloadRequest(params=types.GetTaskPayloadRequestParams(task_id=task_id))
         try:
             return await self._session.send_request(request, types.CallToolResult)
@@ -137,7 +137,8 @@ class InCoreTaskRequests:
 
 
 def _lost(error: MCPError) -> ServerUnreachable | None:
-    """Return the error of a lost connection. A restarted server answers an old session with HTTP 404, which is this."""
+    """Return the error if the connection was lost. A restarted server answers an old session with 404, reported as
+    this."""
     ended = error.code == types.INVALID_REQUEST and error.message == "Session terminated"
     if error.code in (types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT) or ended:
         return ServerUnreachable(f"no answer ({error.message})")

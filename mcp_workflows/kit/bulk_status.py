@@ -1,7 +1,7 @@
-"""A cheap poll of many executions, for engines that list running ones: few calls for all of a workflow.
+"""Bulk polls for engines that list running executions: a few calls cover all executions of a workflow.
 
-Such a list lags behind and has neither questions nor steps; an execution that is not in it (any more) is described on
-its own. Where a list tells which executions may ask a person, each of these is described when that changes.
+Such a list lags behind and has neither questions nor steps, so an execution that is missing from it is polled alone. If
+a list shows which executions may wait for a person, each of these is polled alone when that changes.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from mcp_workflows.errors import EngineRefused, ExecutionNotFound
 logger = logging.getLogger(__name__)
 
 PAGE: Final = 1000  # executions
-LISTING_EVERY: Final = 2.0  # seconds at least between two lists of one workflow
-KEPT_FOR: Final = 60.0  # seconds since the list of a workflow that is no longer asked for
-_HEADROOM: Final = 0.8  # of what the quota allows
-_WITHIN: Final = 5.0  # seconds of one batch; of the other workflows the last list counts
-_AT_ONCE: Final = 500  # executions gone through without a pause
-_REMEMBERED: Final = 20_000  # executions that a list may not show yet
+LISTING_EVERY: Final = 2.0  # minimum seconds between two lists of one workflow
+KEPT_FOR: Final = 60.0  # seconds to keep the list of a workflow that is no longer requested
+_HEADROOM: Final = 0.8  # fraction of the quota
+_WITHIN: Final = 5.0  # seconds of one batch; the other workflows use their last list
+_AT_ONCE: Final = 500  # executions processed without yielding
+_REMEMBERED: Final = 20_000  # executions that lists may not show yet
 
-RUNNING: Final = Execution(status=Status.RUNNING)  # one for all: 10,000 would be a lot of garbage
+RUNNING: Final = Execution(status=Status.RUNNING)  # shared, as 10,000 instances would be a lot of garbage
 
 T = TypeVar("T")
 
 
 class ListingRefusedError(Exception):
-    """Listing is not allowed: nothing is reported, and single polls find out."""
+    """Listing is not allowed: nothing is reported, and single polls find the states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListEntry:
-    """The place and the name of an execution in lists."""
+    """The workflow and name of an execution in lists."""
 
     workflow: str
     name: str
@@ -48,9 +48,9 @@ class ListEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningNames:
-    """The names of all running executions of a workflow, and the number of calls that it took to list them.
+    """The names of all running executions of a workflow, and the number of calls that listing them took.
 
-    `asking` has a text for each of them that may ask a person; the text changes when the questions may have changed.
+    `asking` maps executions that may wait for a person to a text that changes when the questions may have changed.
     """
 
     names: AbstractSet[str]
@@ -59,11 +59,11 @@ class RunningNames:
 
     @classmethod
     def in_pages(cls, names: AbstractSet[str]) -> Self:
-        """Return a list of which each call showed `PAGE` names."""
+        """Return a list fetched in pages of `PAGE` names."""
         return cls(names=names, calls=max(1, -(-len(names) // PAGE)))
 
     def execution(self, name: str) -> Execution:
-        """Return what the list tells of an execution that runs."""
+        """Return the state of a running execution according to the list."""
         asks = self.asking.get(name)
         return RUNNING if asks is None else Execution(status=Status.INPUT_REQUIRED, message=asks)
 
@@ -74,18 +74,18 @@ Lister: TypeAlias = Callable[[str], Awaitable[RunningNames]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Listing:
-    """The running executions of a workflow at one time (seconds of the event loop's clock)."""
+    """The running executions of a workflow at one time (seconds, on the event loop's clock)."""
 
     running: RunningNames
     began: float
-    is_refused: bool = False  # listing is not allowed: all of them may run
+    is_refused: bool = False  # listing is not allowed: any of them may run
 
 
 class Listings:
-    """Lists of running executions by workflow, each as often as the quota of all of them together allows.
+    """Lists of running executions by workflow, refreshed as often as the shared quota allows.
 
-    `listed` returns the list entry of a handle (None: it is in no list), `refill` the calls per second that the quota
-    allows now.
+    `listed` returns the list entry of a handle (None: it appears in no list). `refill` returns the calls per second
+    that the quota currently allows.
     """
 
     def __init__(self, lister: Lister, listed: Callable[[str], ListEntry | None], refill: Callable[[], float]) -> None:
@@ -93,12 +93,12 @@ class Listings:
         self._listed = listed
         self._refill = refill
         self._known: dict[str, _Listing] = {}
-        self._refused: set[str] = set()  # workflows that cannot be listed, as the log says
+        self._refused: set[str] = set()  # workflows whose failed listing is logged
         self._ran: OrderedDict[str, float] = OrderedDict()
         self._listing = anyio.Lock()
 
     def note_running(self, handle: str, at: float | None = None) -> None:
-        """Note that it ran at that time (now): lists that began before may not have it yet."""
+        """Note that the execution ran at that time (default: now): lists that began earlier may miss it."""
         self._ran[handle] = anyio.current_time() if at is None else at
         if len(self._ran) > _REMEMBERED:
             self._ran.popitem(last=False)
@@ -107,7 +107,7 @@ class Listings:
         """Return the executions that still run, by handle.
 
         Raises:
-            EngineUnavailable: no answer.
+            EngineUnavailable: no reply.
         """
         by_workflow: dict[str, list[tuple[str, str]]] = defaultdict(list)
         async for ref in gently(refs):
@@ -123,7 +123,7 @@ class Listings:
         }
 
     async def _refresh(self, workflows: Collection[str]) -> None:
-        """List the workflows that are due, the oldest list first, while the time lasts."""
+        """List the workflows that are due, the oldest list first, within the time limit."""
         deadline = anyio.current_time() + _WITHIN
         async with self._listing:
             self._forget(workflows)
@@ -133,7 +133,7 @@ class Listings:
                 await self._list(workflow)
 
     async def _list(self, workflow: str) -> None:
-        """List a workflow; one that cannot be listed does not block the others."""
+        """List a workflow; a failure does not block the other workflows."""
         began, running, is_refused = anyio.current_time(), RunningNames(names=frozenset(), calls=1), False
         try:
             running = await self._lister(workflow)
@@ -149,7 +149,7 @@ class Listings:
         self._refused.add(workflow)
 
     def _forget(self, wanted: Collection[str]) -> None:
-        """Drop the lists of other workflows, so that they take no part of the quota."""
+        """Drop the lists of other workflows, which use up quota."""
         for workflow in self._known.keys() - wanted:
             if self._age(workflow) > KEPT_FOR:
                 del self._known[workflow]
@@ -160,18 +160,18 @@ class Listings:
 
     @property
     def every(self) -> float:
-        """Seconds between two lists, of one workflow after the other."""
+        """Average seconds between two lists, over all workflows."""
         return self._every / max(1, len(self._known))
 
     @property
     def _every(self) -> float:
-        """Seconds between two lists of a workflow: all calls for all workflows fit the quota."""
+        """Seconds between two lists of a workflow, so that the calls for all workflows fit the quota."""
         calls = sum(listing.running.calls for listing in self._known.values())
         return max(LISTING_EVERY, calls / (_HEADROOM * self._refill()))
 
 
 async def gently(items: Iterable[T]) -> AsyncGenerator[T]:
-    """Yield the items; let other tasks run now and then, as 10,000 items take a while."""
+    """Yield the items; let other tasks run in between, as 10,000 items take a while."""
     for number, item in enumerate(items, 1):
         yield item
         if number % _AT_ONCE == 0:

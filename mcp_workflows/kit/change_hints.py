@@ -1,4 +1,4 @@
-"""Change hints: an engine calls us about an execution, which is then worth a poll."""
+"""Change hints: an engine notifies us of an execution, which is then polled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _REMEMBERED: Final = 20_000  # handles
 
 
 class ChangeHints:
-    """Notifies listeners of changes; engines may have names for executions that differ from our handles."""
+    """Notifies listeners of changes; maps the engine's names of executions to our handles."""
 
     def __init__(self) -> None:
         self._handles: OrderedDict[str, str] = OrderedDict()
@@ -25,13 +25,13 @@ class ChangeHints:
             self._handles.popitem(last=False)
 
     def notify_by_name(self, name: str) -> None:
-        """Notify the listeners of the execution that is registered under this name; ignore an unknown name."""
+        """Notify the listeners of the execution registered under this name; ignore unknown names."""
         if handle := self._handles.get(name):
             self.notify(handle)
 
     def notify(self, handle: str) -> None:
-        """Notify the listeners, in the thread of the caller, that an execution may have changed."""
-        for listener in tuple(self._listeners):  # another thread may change the list
+        """Notify the listeners, in the caller's thread, that an execution may have changed."""
+        for listener in tuple(self._listeners):  # a copy, as another thread may change the list
             listener(handle)
 
     @contextmanager

@@ -1,7 +1,7 @@
-"""Parts of a definition in YAML that tell an adapter how to read an engine's replies: statuses, results, questions.
+"""Parts of a YAML definition for reading an engine's replies: statuses, results, questions.
 
-`expressions` has the expressions in them, `reply_reader` what is read with them. How an engine is asked (an HTTP
-request, a tool of an MCP server) is for the adapter to add.
+`kit.expressions` evaluates its expressions, `kit.reply_reader` applies it to replies. The adapter adds the request (an
+HTTP call, a tool of an MCP server).
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from mcp_workflows.units import Duration
 
 T = TypeVar("T")
 ActionSettings = TypeVar("ActionSettings", bound=BaseModel)
-_LONGEST_CALL: Final = timedelta(seconds=9)  # the core gives up after ten
+_LONGEST_CALL: Final = timedelta(seconds=9)  # the core's limit is ten
 MODEL: Final = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, populate_by_name=True)
 
 
 def in_order(values: tuple[T, ...]) -> tuple[T, ...]:
-    """Return them in one order: two processes make the same digest of one definition."""
+    """Sort and deduplicate, so that every process computes the same digest."""
     return tuple(sorted(set(values)))  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
 def word_of(value: object) -> str:
-    """Return a value of a reply as the word that a map compares."""
+    """Return a value of a reply as the text that a map compares."""
     if value is None or isinstance(value, bool):
         return {True: "true", False: "false", None: "null"}[value]
     return str(value)
 
 
 def _words(written: object) -> object:
-    """Read one word as a list, and numbers and booleans as the texts they are compared with."""
+    """Wrap a single word in a list, and convert numbers and booleans to the texts that they are compared with."""
     listed = as_list(written)
     return tuple(word_of(each) for each in ([written] if listed is None else listed))
 
@@ -57,11 +57,11 @@ def _short(timeout: timedelta) -> timedelta:
 
 
 CallTimeout = Annotated[Duration, AfterValidator(_short)]
-"""The time limit of one verb, with all its requests."""
+"""The time limit of one verb, over all its requests."""
 
 
 def promise_of(starts: StartGuarantee) -> str:
-    """Return what a repeated start does, for people."""
+    """Return the effect of a repeated start, for people."""
     return {
         StartGuarantee.KEYED: "a repeated start is deduplicated by its key",
         StartGuarantee.FINDABLE: "a start whose reply is lost is searched for by its key",
@@ -76,7 +76,7 @@ def _written_out(name: str) -> str:
 
 
 MessageName = Annotated[str, Field(coerce_numbers_to_str=True, min_length=1), AfterValidator(_written_out)]
-"""The name of a message in an engine's words, such as a signal."""
+"""The engine's name of a message, such as a signal."""
 
 
 Sends: TypeAlias = Literal[StartGuarantee.KEYED, StartGuarantee.ONCE]
@@ -87,7 +87,7 @@ SENDS: Final = (
 
 
 def action_settings(model: type[ActionSettings], name: str, known: Iterable[str]) -> type[ActionSettings] | None:
-    """Return the model of an action that takes only these names in the field `name`; None: there are none.
+    """Return the model of an action whose field `name` accepts only these names; None if there are none.
 
     `known` are the actions of an engine's definition.
     """
@@ -97,7 +97,7 @@ def action_settings(model: type[ActionSettings], name: str, known: Iterable[str]
 
 
 class StatusMap(BaseModel):
-    """The words of the API by what they mean; a word that is not here means that it still runs."""
+    """The API's status words by meaning. An unlisted word means that the execution still runs."""
 
     model_config = MODEL
 
@@ -117,7 +117,7 @@ class StatusMap(BaseModel):
         return self
 
     def status(self, word: str) -> Status | None:
-        """Return the meaning of a word; None: it is not in the map."""
+        """Return the status that a word means; None if the map does not list it."""
         return next((status for status in ENDS_OR_RUNS if word in getattr(self, status)), None)
 
 
@@ -148,7 +148,7 @@ class Steps(BaseModel):
 
 
 class Entry(BaseModel):
-    """The execution in a list that `describe` returns."""
+    """The execution's entry in a list that `describe` returns."""
 
     model_config = MODEL
 
@@ -157,7 +157,7 @@ class Entry(BaseModel):
 
 
 class Reading(BaseModel):
-    """Where the state of an execution stands in the replies of a poll."""
+    """The expressions that read an execution's state from the replies of a poll."""
 
     model_config = MODEL
 
@@ -180,7 +180,7 @@ class Reading(BaseModel):
 
 
 class Inputs(BaseModel):
-    """Inputs that the API lists, one by one."""
+    """Inputs that the API lists individually."""
 
     model_config = MODEL
 
@@ -201,7 +201,7 @@ class Inputs(BaseModel):
 
 
 class EnginePage(BaseModel):
-    """The engine's page for a question, if it is another one than that of the execution."""
+    """The engine's page for a question, if it is not the page of the execution."""
 
     model_config = MODEL
 
@@ -209,7 +209,7 @@ class EnginePage(BaseModel):
 
 
 class EngineQuestion(BaseModel):
-    """A question that an execution asks people."""
+    """A question of an execution to people."""
 
     model_config = MODEL
 
@@ -240,12 +240,12 @@ class EngineQuestion(BaseModel):
 
     @property
     def sent(self) -> JSON:
-        """`send` of the adapter's own model: what delivers an answer."""
+        """The adapter's `send`, which delivers an answer."""
         return self.model_dump(include={"send"}).get("send")
 
     @property
     def is_on_engine_page(self) -> bool:
-        """True if a page of the engine takes the answer."""
+        """True if people answer on a page of the engine."""
         return self.answer_in == "engine" or isinstance(self.answer_in, EnginePage)
 
     @model_validator(mode="after")

@@ -1,7 +1,8 @@
-"""The table of errors of an adapter made of functions: the meaning of foreign exceptions and of HTTP statuses.
+"""The error table of an adapter made of functions: the meaning of foreign exceptions and HTTP statuses.
 
-A table has exception classes and HTTP statuses: `{409: StartConflict, KeyError: ExecutionNotFound}`. Each entry counts
-at the verbs for which its error has a meaning; a mapping by verb, `{409: {"cancel": None}}`, says so for one verb.
+A table maps exception classes and HTTP statuses: `{409: StartConflict, KeyError: ExecutionNotFound}`. Each entry
+applies to the verbs for which its error has a meaning. A mapping by verb, `{409: {"cancel": None}}`, sets the meaning
+for one verb.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from mcp_workflows.kit.http_errors import CONFLICT, AdapterVerb, HttpAnswer, eng
 
 logger = logging.getLogger(__name__)
 
-Meaning: TypeAlias = Callable[[str], EngineError] | None  # makes the error of its text; None: it is no error
+Meaning: TypeAlias = Callable[[str], EngineError] | None  # creates the error from its text; None: not an error
 VerbName: TypeAlias = Literal["start", "describe", "answer", "cancel"]
 Errors: TypeAlias = Mapping[type[Exception] | int, Meaning | Mapping[VerbName, Meaning]]
 
-_ASK: Final = frozenset({AdapterVerb.ANSWER, AdapterVerb.CANCEL})  # what they return does not matter
-_STATUSES: Final = range(300, 600)  # that HTTP clients raise
+_ASK: Final = frozenset({AdapterVerb.ANSWER, AdapterVerb.CANCEL})  # their results are ignored
+_STATUSES: Final = range(300, 600)  # raised by HTTP clients
 
 
 class KeyTakenError(Exception):
-    """The engine does not start what it is asked to, as the key has an execution; never leaves an adapter."""
+    """The engine refuses to start because the key has an execution; never leaves an adapter."""
 
 
 def check_table(errors: Errors) -> None:
-    """Check that each entry can count.
+    """Check that each entry can apply.
 
     Raises:
-        ConfigError: one cannot.
+        ConfigError: an entry cannot.
     """
     wrong = [f"errors: {problem}" for key, meant in errors.items() for problem in _problems(key, meant)]
     if wrong:
@@ -64,12 +65,12 @@ def _makes_error(meaning: object) -> bool:
 
 
 def _by_verb(meant: object) -> Mapping[str, Meaning] | None:
-    """Return what an entry means by verb; None if it means the same at all of them."""
+    """Return the meanings of an entry by verb; None if it has one meaning for all verbs."""
     return cast("Mapping[str, Meaning]", meant) if isinstance(meant, Mapping) else None
 
 
 def _counts(verb: AdapterVerb, meaning: object) -> bool:
-    """True if a verb can have this meaning."""
+    """True if this meaning is possible for the verb."""
     if meaning is None:
         return verb in _ASK
     if not isinstance(meaning, type):
@@ -79,10 +80,10 @@ def _counts(verb: AdapterVerb, meaning: object) -> bool:
 
 
 class Translated(AbstractContextManager[None, bool], AbstractAsyncContextManager[None, bool]):
-    """Raise the `EngineError` that an exception of a function means, if it means one; swallow it if it is no error.
+    """Translate an exception of a function into the `EngineError` that it means; suppress it if it is not an error.
 
-    With `detects_taken`, a start under a key that is taken raises `KeyTakenError`. Reading the body of a refusal may
-    block: `with` belongs in a thread, `async with` reads it in one.
+    With `detects_taken`, a start with a taken key raises `KeyTakenError`. Reading the body of a refusal may block: use
+    `with` in a thread; `async with` reads the body in a thread.
     """
 
     def __init__(
@@ -124,7 +125,8 @@ class Translated(AbstractContextManager[None, bool], AbstractAsyncContextManager
         return await anyio.to_thread.run_sync(self.__exit__, kind, error, trace, abandon_on_cancel=True)
 
     def _entries(self, error: Exception, answer: HttpAnswer | None) -> Iterator[tuple[Meaning, str]]:
-        """Yield the meanings of an exception at this verb in the order of the table, each with the text for clients."""
+        """Yield the meanings of an exception for this verb in the order of the table, each with its text for
+        clients."""
         for key, meant in self._errors.items():
             if isinstance(key, type):
                 fits, text = isinstance(error, key), _name_of(error)
@@ -140,8 +142,8 @@ class Translated(AbstractContextManager[None, bool], AbstractAsyncContextManager
     def _default(self, error: Exception, answer: HttpAnswer | None) -> EngineError | None:
         if answer is not None:
             return engine_error(answer, self._verb, once=self._once)
-        return EngineUnavailable(_name_of(error)) if isinstance(error, OSError) else None  # `sent`: only it can know
+        return EngineUnavailable(_name_of(error)) if isinstance(error, OSError) else None  # `sent` is unknown
 
 
 def _name_of(error: Exception) -> str:
-    return f"its adapter met a {type(error).__name__}"  # its text may hold a secret
+    return f"its adapter met a {type(error).__name__}"  # the exception's text may contain a secret

@@ -1,7 +1,7 @@
-"""`{{JMESPath}}` in the definition of an API: which names an expression may use, and its value.
+"""`{{JMESPath}}` in the definition of an API: the names that an expression may use, and its value.
 
-An expression sees the order (`key`, `workflow`, `arguments`, `options`), the engine (`vars`), the execution (`handle`)
-and what the API replied (`reply`, `more`, `item`). `key.uuid`, `key.short` and `key.dns` are forms of the key.
+An expression can use the order (`key`, `workflow`, `arguments`, `options`), the engine (`vars`), the execution
+(`handle`) and the API's reply (`reply`, `more`, `item`). `key.uuid`, `key.short` and `key.dns` are forms of the key.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _KEY_FORM: Final = re.compile(r"(?<![\w.])key\.(uuid|short|dns)\b")
 _NOT_OF_A_PART: Final = re.compile(r"!\w+\.")
 _SHORT: Final = 64  # characters
 _DNS: Final = 63
-_HASH: Final = 12  # characters of a digest at the end of a name that was cut
-_MILLISECONDS: Final = 1e11  # as seconds this is the year 5138
-CLOCKS_DIFFER: Final = 300.0  # seconds at most between the API's clock and ours
+_HASH: Final = 12  # characters of the digest at the end of a shortened name
+_MILLISECONDS: Final = 1e11  # seconds: the year 5138, so larger numbers are milliseconds
+CLOCKS_DIFFER: Final = 300.0  # maximum seconds between the API's clock and ours
 _NOT_DNS: Final = re.compile(r"[^a-z0-9-]+")
 
 ORDER: Final = frozenset(
@@ -52,17 +52,18 @@ NAMES: Final = ORDER | EXECUTION | REPLY | ITEM | STATUS | ANSWER
 
 
 def as_list(value: JSON) -> Sequence[JSON] | None:
-    """Return a list; None if the value is none."""
+    """Return a list; None for any other value."""
     return cast("Sequence[JSON]", value) if isinstance(value, list) else None
 
 
 def as_object(value: JSON) -> Mapping[str, JSON] | None:
-    """Return an object; None if the value is none."""
+    """Return an object; None for any other value."""
     return cast("Mapping[str, JSON]", value) if isinstance(value, dict) else None
 
 
 def moment_of(text: str | None) -> datetime | None:
-    """Return a time as APIs write it: ISO 8601, or seconds or milliseconds since 1970."""
+    """Parse a time in the formats of APIs: ISO 8601, or seconds or milliseconds since 1970. None if it is not a
+    time."""
     number = number_of(text)
     try:
         if number is not None:
@@ -74,7 +75,7 @@ def moment_of(text: str | None) -> datetime | None:
 
 
 def number_of(value: Any) -> float | None:  # any JSON value
-    """Return a number, also one that is written as a text."""
+    """Return a number or a number written as text; None for any other value."""
     if isinstance(value, bool):
         return None
     try:
@@ -85,7 +86,7 @@ def number_of(value: Any) -> float | None:  # any JSON value
 
 
 def _names(node: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names that an expression looks up in its scope; those within a projection are fields of its items."""
+    """Yield the names that an expression looks up in its scope; names within a projection are fields of its items."""
     kind, children = node["type"], cast("Sequence[Any]", node.get("children", ()))
     if kind == "field":
         yield str(node["value"])
@@ -118,7 +119,7 @@ def _strings(value: Any) -> Iterator[str]:  # any JSON value
 
 
 def names_in(value: Any) -> frozenset[str]:  # any JSON value
-    """Return the names that the placeholders of a value use."""
+    """Return the names used in the placeholders of a value."""
     placeholders = (each for text in _strings(value) for each in _PLACEHOLDER.findall(_without_dots(text)))
     return frozenset(name for each in placeholders for name in _names(jmespath.compile(each.strip()).parsed))
 
@@ -151,25 +152,25 @@ Value = Annotated[Any, AfterValidator(_checked)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The names that expressions can use, and what they stand for."""
+    """The names that expressions can use, with their values."""
 
     names: Mapping[str, JSON]
     own: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # `answer` and `principal`
 
     def __or__(self, more: Mapping[str, JSON]) -> Scope:
-        """Return a scope with more names."""
+        """Return a scope with additional names."""
         return Scope(names={**self.names, **more}, own=self.own)
 
     def value(self, source: JSON) -> JSON:
-        """Fill in a value.
+        """Fill in the placeholders of a value.
 
         Raises:
-            MappingError: an expression does not work on these values.
+            MappingError: an expression fails on these values.
         """
         return _template(source).render({"args": self.names, **self.own})
 
     def text(self, source: str) -> str:
-        """Fill in a text; nothing stands for what is not there.
+        """Fill in the placeholders of a text; missing values become empty.
 
         Raises:
             MappingError: see `value`.
@@ -177,7 +178,7 @@ class Scope:
         return _template(source).text({"args": self.names, **self.own})
 
     def is_true(self, source: str) -> bool:
-        """Return True if the expression is true as JMESPath has it.
+        """True if the expression is truthy in JMESPath.
 
         Raises:
             MappingError: see `value`.
@@ -185,11 +186,11 @@ class Scope:
         return self.value(source) not in (None, False, "", [], {})
 
     def path(self, source: str) -> str:
-        """Fill in a path: no value can leave its segment, but each part of a `split` fills one.
+        """Fill in a path. A value is confined to its segment; each part of a `split` fills one segment.
 
         Raises:
             MappingError: see `value`.
-            ValueError: a value is missing, or would be another path.
+            ValueError: a value is missing, or would change the path.
         """
         return _PLACEHOLDER.sub(lambda found: self._segments(found[0]), source)
 
@@ -203,7 +204,7 @@ class Scope:
 
 
 def lenient(function: Callable[[], T]) -> T | None:
-    """Return None where an expression does not work on this reply: it is for people only."""
+    """Return None if an expression fails on this reply: the value is only for people."""
     try:
         return function()
     except MappingError:
@@ -230,7 +231,7 @@ def _replaced(value: Any) -> Any:  # any JSON value
 
 
 def order_names(start: Start, settling_seconds: float) -> Mapping[str, JSON]:
-    """Return the names that every order has; adapters add their own."""
+    """Return the names common to every order; adapters add others."""
     return {
         **forms_of(start.key),
         "workflow": start.workflow,
@@ -242,7 +243,7 @@ def order_names(start: Start, settling_seconds: float) -> Mapping[str, JSON]:
 
 
 def _arguments(arguments: JSON) -> JSON:
-    """Return the one argument of a call; a tool without `args` has its arguments as one object."""
+    """Return the single argument of a call; a tool without `args` passes its arguments as one object."""
     listed = as_list(arguments)
     if listed is None or len(listed) > 1:
         return arguments
@@ -250,7 +251,7 @@ def _arguments(arguments: JSON) -> JSON:
 
 
 def forms_of(key: str) -> Mapping[str, str]:
-    """Return the forms of a key: APIs differ in what they take for one."""
+    """Return the forms of a key: APIs accept different formats."""
     dns = _NOT_DNS.sub("-", key.lower()).strip("-")
     return {
         "key": key,
@@ -261,7 +262,7 @@ def forms_of(key: str) -> Mapping[str, str]:
 
 
 def _cut(name: str, key: str, longest: int, *, always: bool = False) -> str:
-    """Return the name, or its beginning and a digest of the key: no two keys have one name."""
+    """Return the name, or its beginning with a digest of the key, so that every key has a unique name."""
     if len(name) <= longest and not always:
         return name
     digest = hashlib.sha256(key.encode()).hexdigest()[:_HASH]
@@ -269,7 +270,7 @@ def _cut(name: str, key: str, longest: int, *, always: bool = False) -> str:
 
 
 def created_forms(at: datetime, settling_seconds: float) -> Mapping[str, JSON]:
-    """Return the time of an order as APIs write it; `since` is some time before, as clocks differ and lists lag."""
+    """Return the time of an order in the formats of APIs. `since` is earlier, as clocks differ and lists lag."""
     since = at.timestamp() - settling_seconds - CLOCKS_DIFFER
     return {
         "at": at.isoformat(),

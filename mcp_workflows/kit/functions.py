@@ -1,6 +1,6 @@
 """Plain functions as an adapter: `from_functions(start=..., describe=..., cancel=...)`.
 
-Functions may be sync or async; sync ones run in a limited number of threads, so none holds up the server.
+Functions may be sync or async; sync ones run in a limited number of threads, so they do not block the event loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["FunctionsAdapter", "from_functions"]
 
 THREADS = 8
 TURN = 5.0  # seconds a call waits for a free thread
-KEPT = 60.0  # seconds to wait for a start that must not be repeated, even if its caller has gone
+KEPT = 60.0  # maximum seconds to wait for a start that must not be repeated, even if its caller has gone
 
 S = TypeVar("S", bound=BaseModel)
 C = TypeVar("C")
@@ -52,12 +52,13 @@ NO_ERRORS: Final[Errors] = MappingProxyType({})
 
 
 class FunctionsAdapter(Adapter):
-    """An adapter made of functions; subclass it to give it more abilities, and an entry point of its own.
+    """An adapter made of functions; subclass it to add abilities and a separate entry point.
 
-    `describe` may return just a `Status`. An `EngineError` passes. The table `errors` translates other exceptions; then
-    those of HTTP clients are translated by the status of the response (see `http_errors`), and each other `OSError` is
-    an `EngineUnavailable`. The rest are defects: the core logs them, and says that nothing is known. Private attributes
-    are mangled, so that names such as `_call` and `_start` are free in a subclass.
+    `describe` may return just a `Status`. An `EngineError` passes unchanged. The table `errors` translates other
+    exceptions. Without an entry, exceptions of HTTP clients are translated by the response's status (see
+    `http_errors`), and other `OSError`s become `EngineUnavailable`. The rest are defects, which the core logs and
+    treats as an unknown outcome. Private attributes are mangled, so that a subclass can use names such as `_call` and
+    `_start`.
     """
 
     Settings: ClassVar[type[BaseModel]] = Nothing
@@ -73,18 +74,18 @@ class FunctionsAdapter(Adapter):
         answer: AnswerFunction | None = None,
         same: SameFunction | None = None,
         taken: StartFunction | None = None,
-        connect: Callable[[], Client[Any]] | None = None,  # Any: a client of the author's own
+        connect: Callable[[], Client[Any]] | None = None,  # Any: a client of the author's choice
         errors: Errors = NO_ERRORS,
         threads: int = THREADS,
         identity: str = "",
     ) -> None:
-        """Keep the functions; threads are created by the first calls.
+        """Store the functions; the first calls create threads.
 
-        The arguments are those of `from_functions`; with `connect`, which it gives for settings, the functions get one
-        more argument, the client.
+        The arguments are those of `from_functions`. With `connect`, here without settings, the functions get the client
+        as an additional first argument.
 
         Raises:
-            ConfigError: they do not fit together.
+            ConfigError: the arguments do not fit together.
         """
         _check_keys(self.starts, same=same, taken=taken)
         check_table(errors)
@@ -98,13 +99,13 @@ class FunctionsAdapter(Adapter):
         self.__errors = errors
         self.__threads = threads
         self.__identity = identity
-        self.__places: anyio.CapacityLimiter | None = None  # one for each thread, while the adapter is entered
+        self.__places: anyio.CapacityLimiter | None = None  # one token per thread, while the adapter is entered
         self.__first: tuple[object, ...] = ()  # the client, while it is open
         self.__opened = AsyncExitStack()
 
     @property
     def identity(self) -> str:
-        """The identity that the settings give; see `Adapter.identity`."""
+        """The identity from the settings; see `Adapter.identity`."""
         return self.__identity
 
     async def __aenter__(self) -> Self:
@@ -121,14 +122,14 @@ class FunctionsAdapter(Adapter):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take no more calls and close the client; a function that runs in a thread goes on."""
+        """Refuse further calls and close the client; a function that runs in a thread continues."""
         self.__places = None
         await self.__opened.aclose()
 
     async def start(self, start: Start) -> str:
-        """Return the result of `start`; wait for one that must not be repeated, even when time is up.
+        """Return the result of `start`; wait for a start that must not be repeated, even after the time limit.
 
-        With `same`, an execution that may have been there before is compared with the order.
+        With `same`, an execution that may have existed before is compared with the order.
         """
         keep = self.starts is not StartGuarantee.KEYED
         try:
@@ -137,7 +138,7 @@ class FunctionsAdapter(Adapter):
             handle = _handle("taken", await self.__ask(self.__taken, start))
         else:
             if self.__taken is not None:
-                return handle  # new, as its engine refuses a key that it knows
+                return handle  # new, as the engine refuses a known key
         if self.__same is not None and not _truth(await self.__ask(self.__same, start, handle)):
             raise StartConflict("this key belongs to an execution of another workflow or with another input")
         return handle
@@ -148,7 +149,7 @@ class FunctionsAdapter(Adapter):
         return seen if seen.execution_id else replace(seen, execution_id=ref.handle)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Hand the responses to `answer`; without it, no execution may ask."""
+        """Pass the responses to `answer`; without that function, an open question is an error."""
         if self.__answer is not None:
             await self.__call(AdapterVerb.ANSWER, self.__answer, ref, responses)
         elif responses.keys() & (await self.describe(ref)).requests.keys():
@@ -159,7 +160,7 @@ class FunctionsAdapter(Adapter):
         await self.__call(AdapterVerb.CANCEL, self.__cancel, ref)
 
     async def __ask(self, function: Callable[..., object] | None, *given: object) -> object:
-        """Ask about the execution of a key. No error of it says that nothing was started."""
+        """Ask about the execution of a key. None of its errors may mean that nothing was started."""
         assert function is not None
         try:
             return await self.__call(AdapterVerb.DESCRIBE, function, *given)
@@ -176,7 +177,7 @@ class FunctionsAdapter(Adapter):
         translated = Translated(function, verb, self.__errors, once=once, detects_taken=detects)
 
         def called() -> object:
-            with translated:  # in the thread of the function: the body of a refusal is read there
+            with translated:  # in the function's thread, where the body of a refusal is read
                 return function(*arguments)
             return None
 
@@ -191,7 +192,7 @@ class FunctionsAdapter(Adapter):
         """Return the result of a sync function; `keep`: wait for it even when cancelled, as its result is needed.
 
         Raises:
-            EngineUnavailable: no thread gets free (then the function is not called), or it is kept too long.
+            EngineUnavailable: no thread is free in time (the function is not called), or it runs longer than `KEPT`.
         """
         if self.__places is None:
             raise RuntimeError("enter the adapter first: async with")
@@ -284,32 +285,32 @@ def from_functions(
     same: Callable[..., object] | None = None,
     taken: Callable[..., object] | None = None,
     settings: type[BaseModel] | None = None,
-    connect: Callable[[Any], Client[Any]] | None = None,  # Any: the author's own settings and client
+    connect: Callable[[Any], Client[Any]] | None = None,  # Any: the author's settings and client
     options: type[BaseModel] = Nothing,
     errors: Errors = NO_ERRORS,
     threads: int = THREADS,
 ) -> Adapter | type[Adapter]:
-    """Make an adapter of plain functions, sync or async.
+    """Create an adapter from plain functions, sync or async.
 
-    Without `settings` it is an adapter, for `attach(engines={"acme": from_functions(...)})`. With `settings`, a
-    pydantic model, it is a class for an entry point and workflows.yaml, and each function gets one more argument, the
-    first: what the context manager `connect(settings)` yields, or the settings if there is no `connect`. With
-    `settings=Nothing` there is nothing to set, and no such argument. Connecting must not need the engine. A property
-    `identity` of the model is that of the adapter: see `Adapter.identity`.
+    Without `settings`, the result is an adapter, for `attach(engines={"acme": from_functions(...)})`. With `settings`,
+    a pydantic model, it is a class for an entry point and workflows.yaml, and each function gets an additional first
+    argument: the value of the context manager `connect(settings)`, or the settings without `connect`. With
+    `settings=Nothing` there are no settings and no such argument. Connecting must not need the engine. A property
+    `identity` of the model becomes that of the adapter: see `Adapter.identity`.
 
-    Give `starts=StartGuarantee.KEYED` if starting again under the same `start.key` is safe: only then does the core do
-    it. `same(start, handle)` says for KEYED whether the execution of this handle has the workflow and input of `start`,
-    if the engine returns the execution of a key whatever its input is; another input is then a `StartConflict`.
-    `taken(start)` returns the handle of the execution that has the key, if the engine refuses a key that it knows,
-    by a 409 or an exception that `errors` translates into `StartConflict`.
+    Set `starts=StartGuarantee.KEYED` if starting again with the same `start.key` is safe: only then does the core
+    repeat a start. `same(start, handle)` is for KEYED engines that return the execution of a key whatever its input: it
+    returns True if that execution has the workflow and input of `start`; False is a `StartConflict`. `taken(start)` is
+    for engines that refuse a known key, with a 409 or an exception that `errors` translates into `StartConflict`: it
+    returns the handle of the execution that has the key.
 
-    `errors` translates foreign exceptions, by class or HTTP status; the first entry that fits counts. `StartConflict`
-    counts at `start` only, `ExecutionNotFound` at the others, None (it is no error) at `answer` and `cancel`; a mapping
-    by verb in place of an error says what one verb gets. Without an entry, a refusal over HTTP (4xx) is an
-    `EngineRefused`, for `describe` a 404 is an `ExecutionNotFound`, and any other `OSError` an `EngineUnavailable`.
+    `errors` translates foreign exceptions, by class or HTTP status; the first matching entry applies. `StartConflict`
+    is for `start` only, `ExecutionNotFound` for the other verbs, None (not an error) for `answer` and `cancel`; a
+    mapping by verb sets an error for single verbs. Without an entry, a refusal over HTTP (4xx) is an `EngineRefused`,
+    for `describe` a 404 is an `ExecutionNotFound`, and any other `OSError` an `EngineUnavailable`.
 
     Raises:
-        ConfigError: the arguments do not fit together, or an entry of `errors` can never count.
+        ConfigError: the arguments do not fit together, or an entry of `errors` can never apply.
     """
     functions = {"start": start, "describe": describe, "cancel": cancel, "answer": answer, "same": same, "taken": taken}
     rest: Any = {**functions, "errors": errors, "threads": threads}  # keyword arguments of different types

@@ -1,7 +1,7 @@
-"""The meaning of HTTP clients' exceptions at the boundary: urllib, requests, httpx, aiohttp; none is imported.
+"""The meaning of exceptions of HTTP clients: urllib, requests, httpx, aiohttp. None is imported.
 
-The names of their classes identify them. Sources: RFC 9110, section 15.5; RFC 6585, section 4; RFC 8470, section 5.2;
-for bodies, RFC 9457 and the error bodies of common frameworks.
+They are recognized by their class names. Sources: RFC 9110, section 15.5; RFC 6585, section 4; RFC 8470, section 5.2;
+for bodies, RFC 9457 and the error formats of common frameworks.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any, Final, cast
 from mcp_workflows.adapter.display_text import cleaned
 from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, ExecutionNotFound
 
-MAX_BODY: Final = 8192  # bytes that are read of the body of a refusal
+MAX_BODY: Final = 8192  # bytes to read from the body of a refusal
 READ_SECONDS: Final = 1.0  # for the whole body
-MAX_REASON: Final = 500  # characters of it that are shown
+MAX_REASON: Final = 500  # characters of the reason to show
 
-_LATER: Final = frozenset({408, 425, 429})  # nothing is known, or nothing was done yet: the same request may succeed
+_LATER: Final = frozenset({408, 425, 429})  # outcome unknown, or nothing done yet: the same request may succeed
 _THROTTLED: Final = 429
 _GONE: Final = frozenset({404, 410})
 CONFLICT: Final = 409
 _ABOUT_THE_INPUT: Final = frozenset({413, 422})  # not 400, which some APIs also send for throttling and expired tokens
-_CREDENTIALS: Final = frozenset({401, 407})  # such an answer may repeat the secret it was sent
-_FIRST: Final = 5  # so many of several errors are shown
+_CREDENTIALS: Final = frozenset({401, 407})  # such a reply may repeat the secret from the request
+_FIRST: Final = 5  # maximum number of errors to show
 
 _STACK_TRACE: Final = re.compile(r"Traceback \(most recent call last\)|^\s+at \S+\(|^\s+File \"", re.MULTILINE)
 _CREDENTIAL: Final = re.compile(r"\b(Bearer|Basic) +\S+", re.IGNORECASE)
@@ -48,7 +48,7 @@ _REASONS: Final = (
 
 
 class AdapterVerb(StrEnum):
-    """The verb that the engine was asked."""
+    """The verb of the call to the engine."""
 
     START = "start"
     DESCRIBE = "describe"
@@ -58,7 +58,7 @@ class AdapterVerb(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Response:
-    """Readers of the response in an exception: of its status, and of at most `MAX_BODY` bytes of its body."""
+    """Functions that read an exception's response: its status, and at most `MAX_BODY` bytes of its body."""
 
     status: Callable[[Any], int]  # Any: an exception of a library that is not imported
     body: Callable[[Any], object]
@@ -75,7 +75,8 @@ def _read_requests(error: Any) -> object:  # Any: requests.HTTPError
 
 
 def _gathered(pieces: Iterator[bytes]) -> bytes:
-    """Return the pieces that arrive in time: a socket's time-out is for one piece, and a slow server sends many."""
+    """Return the pieces that arrive in time. A socket's time-out applies to each piece, and a slow server sends
+    many."""
     body, until = b"", time.monotonic() + READ_SECONDS
     while len(body) < MAX_BODY and time.monotonic() < until and (piece := next(pieces, b"")):
         body += piece
@@ -102,19 +103,19 @@ _RESPONSES: Final[Mapping[str, _Response | None]] = {
     "httpx2.RequestError": None,
     "http.HTTPException": None,
 }
-"""The readers by package and class; the nearest of an exception's classes counts."""
+"""The readers by package and class; the most derived class of an exception applies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
-    """The answer of a server, as the exception of an HTTP client has it."""
+    """The response of a server, from the exception of an HTTP client."""
 
-    status: int  # 0: there was none
+    status: int  # 0: no response
     text: str  # for clients: the status and the reason in the body
 
 
 def http_answer(error: Exception) -> HttpAnswer | None:
-    """Return the answer in an exception, or None if it is none of an HTTP client. Reading the body may block."""
+    """Return the response in an exception; None if no HTTP client raised it. Reading the body may block."""
     found = next((name for name in map(_name, type(error).__mro__) if name in _RESPONSES), None)
     if found is None:
         return None
@@ -126,9 +127,9 @@ def http_answer(error: Exception) -> HttpAnswer | None:
 
 
 def engine_error(answer: HttpAnswer, verb: AdapterVerb, *, once: bool) -> EngineError:
-    """Return the engine error that an answer means where no table says otherwise.
+    """Return the engine error for a response without an entry in a table.
 
-    `once`: the engine promises nothing about starting twice.
+    `once`: the engine guarantees nothing about repeated starts.
     """
     status, text = answer.status, answer.text
     if not status:
@@ -149,7 +150,7 @@ def _name(kind: type) -> str:
 
 def _reason_of(error: Exception, response: _Response, status: int) -> str:
     try:
-        body = response.body(error)  # for any status: reading closes it
+        body = response.body(error)  # for any status: reading closes the response
     except (
         OSError,
         ValueError,
@@ -170,7 +171,7 @@ _PHRASES: Final = frozenset(HTTPStatus)
 
 
 def reason_in(body: bytes) -> str:
-    """Return the message of a body on one line; nothing of a page for browsers or of a stack trace."""
+    """Return the message of a body on one line, without HTML pages and stack traces."""
     text = body.decode("utf-8", "replace").strip("\ufeff \r\n\t")
     if text.startswith(("{", "[", '"')):  # JSON: other fields may repeat the request, with its credentials
         try:
@@ -182,7 +183,7 @@ def reason_in(body: bytes) -> str:
 
 
 def _stated_reason(found: object) -> str:
-    """Return the text in the fields that usually have one; empty if there are none."""
+    """Return the text of the usual reason fields; empty if there are none."""
     if isinstance(found, str):
         return found
     if isinstance(found, list):
@@ -199,5 +200,5 @@ def _stated_reason(found: object) -> str:
 
 
 def _is_complaint(value: object) -> bool:
-    """True if it is a list of the errors of one field."""
+    """True if it is a list of errors of one field."""
     return isinstance(value, list) and all(isinstance(item, str) for item in cast("list[object]", value))

@@ -1,4 +1,4 @@
-"""Definitions as they were at the start of tasks, and states that answer polls until the engine may be asked again."""
+"""Definitions as of the start of tasks, and states that answer polls until the engine may be polled again."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from mcp_workflows.kit.definition import StatusMap
 
 Definition = TypeVar("Definition", bound=BaseModel)
 
-KEPT: Final = timedelta(days=400)  # longer than tasks live
-READ_FOR: Final = timedelta(minutes=10)  # how long a result is asked for that cannot be read
+KEPT: Final = timedelta(days=400)  # longer than the ttl of tasks
+READ_FOR: Final = timedelta(minutes=10)  # how long an unreadable result is requested again
 _UNREAD: Final = "unread/"
 _MOST_UNREAD: Final = 10_000  # executions
 _UNMAPPED: Final = "unmapped/"
 _TELL_AFTER: Final = timedelta(days=1)
 _TELL_FOR: Final = timedelta(days=30)
-_MOST_UNMAPPED: Final = 100  # words: an API may make up new ones without end
-_AGAIN: Final = timedelta(days=1)  # until it is kept anew
+_MOST_UNMAPPED: Final = 100  # words: an API may invent any number
+_AGAIN: Final = timedelta(days=1)  # before it is stored again
 _MOST: Final = 10_000  # states
 
 
 class KeptDefinitions(Generic[Definition]):
-    """The definition of now, and earlier ones by their digest, kept in the store."""
+    """The current definition, and earlier ones by digest from the store."""
 
     def __init__(self, now: Definition, written: Mapping[str, JSON], model: type[Definition]) -> None:
-        """Know the definition of now; `written` is its JSON, as `model` reads it."""
+        """Set the current definition; `written` is its JSON, in the format of `model`."""
         self._written = written
         self._model = model
         self.current_digest: Final = digest(written)
@@ -41,17 +41,17 @@ class KeptDefinitions(Generic[Definition]):
         self._notes: Notes | None = None
         self._kept_until = datetime.now(UTC)
         self._unmapped = set[str]()
-        self._unread = dict[str, float]()  # without a store: since when a result cannot be read
+        self._unread = dict[str, float]()  # without a store: when a result was first unreadable
 
     def remember(self, notes: Notes) -> None:
         """Use this store."""
         self._notes = notes
 
     async def keep(self) -> None:
-        """Keep the definition of now: an execution is about to be started with it.
+        """Store the current definition before an execution is started with it.
 
         Raises:
-            EngineUnavailable: the store cannot be used now.
+            EngineUnavailable: the store is not available.
         """
         now = datetime.now(UTC)
         if self._notes is not None and now >= self._kept_until:
@@ -59,17 +59,17 @@ class KeptDefinitions(Generic[Definition]):
             self._kept_until = now + _AGAIN
 
     async def note_unmapped(self, word: str) -> None:
-        """Note that the API used a status that no map names; `check --store` tells after a day."""
+        """Note a status word that no map lists; `check --store` reports it after a day."""
         if self._notes is not None and word not in self._unmapped and len(self._unmapped) < _MOST_UNMAPPED:
             now = datetime.now(UTC)
             await self._notes.add(f"{_UNMAPPED}{word}", now.timestamp(), until=now + _TELL_FOR)
             self._unmapped.add(word)
 
     async def without_result(self, handle: str, error: ResultUnavailable) -> Execution:
-        """Return an execution that has succeeded without a readable result: it runs, and fails after `READ_FOR`.
+        """Return the state of a succeeded execution with an unreadable result: running, and failed after `READ_FOR`.
 
         Raises:
-            EngineUnavailable: the store cannot be used now.
+            EngineUnavailable: the store is not available.
         """
         now, place = datetime.now(UTC), f"{_UNREAD}{digest(handle)}"
         if self._notes is None:
@@ -77,7 +77,7 @@ class KeptDefinitions(Generic[Definition]):
             while len(self._unread) > _MOST_UNREAD:
                 del self._unread[next(iter(self._unread))]
         else:
-            until = now + 2 * READ_FOR  # a failure long after this one begins anew
+            until = now + 2 * READ_FOR  # a failure long after this one starts a new period
             since = float(str(await self._notes.add(place, now.timestamp(), until=until)))
         text = f"it has succeeded, but its result cannot be read: {error}"
         if now.timestamp() - since < READ_FOR.total_seconds():
@@ -85,10 +85,10 @@ class KeptDefinitions(Generic[Definition]):
         return Execution(status=Status.FAILED, failure=Failure(text=text, kind="ResultUnavailable"))
 
     async def unmapped_finding(self, statuses: StatusMap) -> Finding | None:
-        """Return a finding about statuses that have been in no map for a day, and still are not; None: there are none.
+        """Return a finding about status words that no map has listed for a day; None if there are none.
 
         Raises:
-            EngineUnavailable: the store cannot be used now.
+            EngineUnavailable: the store is not available.
         """
         unnamed = ", ".join(repr(word) for word in await self._unmapped_words() if statuses.status(word) is None)
         if not unnamed:
@@ -102,10 +102,10 @@ class KeptDefinitions(Generic[Definition]):
         return [place.removeprefix(_UNMAPPED) for place, since in found.items() if float(str(since)) < before]
 
     async def get(self, name: str) -> Definition:
-        """Return the definition of this digest; that of now if it is not known any more.
+        """Return the definition with this digest; the current one if it is unknown.
 
         Raises:
-            EngineUnavailable: the store cannot be used now.
+            EngineUnavailable: the store is not available.
         """
         known = self._known.get(name)
         if known is not None:
@@ -130,19 +130,19 @@ def _place(name: str) -> str:
 
 
 class KeptStates:
-    """The last known states of executions that the engine does not want to be asked about yet."""
+    """The last known states of executions that the engine asks not to poll yet."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[float, Execution]] = OrderedDict()
 
     def keep(self, handle: str, seen: Execution, seconds: float) -> None:
-        """Answer polls with this state for so many seconds."""
+        """Answer polls with this state for this number of seconds."""
         self._kept[handle] = (time.monotonic() + seconds, seen)
         if len(self._kept) > _MOST:
             self._kept.popitem(last=False)
 
     def get(self, handle: str) -> Execution | None:
-        """Return the state to answer with; None: ask the engine."""
+        """Return the stored state; None: poll the engine."""
         until, seen = self._kept.get(handle, (0.0, None))
         if until <= time.monotonic():
             self._kept.pop(handle, None)
@@ -150,5 +150,5 @@ class KeptStates:
         return seen
 
     def drop(self, handle: str) -> None:
-        """Ask the engine at the next poll: something is done to the execution."""
+        """Drop the state of an execution that is about to change, so that the next poll asks the engine."""
         self._kept.pop(handle, None)

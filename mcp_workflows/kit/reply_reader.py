@@ -1,4 +1,4 @@
-"""Reading an engine's replies as a definition says: the state of an execution, its questions, lists of inputs."""
+"""Reading an engine's replies by a definition: the state of an execution, its questions, lists of inputs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from mcp_workflows.errors import EngineError, EngineUnavailable, MappingError, R
 from mcp_workflows.kit.definition import EnginePage, EngineQuestion, Inputs, Reading, word_of
 from mcp_workflows.kit.expressions import Scope, as_list, as_object, lenient, moment_of, number_of
 
-LONGEST_WORD: Final = 100  # characters of a word for a status that are shown
+LONGEST_WORD: Final = 100  # characters of a status word to show
 
-_OF_THE_TIME: Final = 0.8  # that is left for a poll
+_OF_THE_TIME: Final = 0.8  # fraction of the time left for a poll
 _METHOD: Final = "elicitation/create"
 _NOTHING: Final[Mapping[str, JSON]] = {"type": "object", "properties": {}}
 _YES_OR_NO: Final[Mapping[str, JSON]] = {
@@ -43,7 +43,7 @@ Asking = TypeVar("Asking", bound=EngineQuestion)
 
 
 def status_of(how: Reading, expression: str, scope: Scope) -> tuple[Status, str | None]:
-    """Return the status, and the engine's word for it if the map does not name that: then it counts as running.
+    """Return the status, and the engine's word for it if the map does not list it; it then counts as running.
 
     Raises:
         EngineUnavailable: the reply has no status.
@@ -59,7 +59,7 @@ def status_of(how: Reading, expression: str, scope: Scope) -> tuple[Status, str 
 
 
 def entry_of(how: Reading, scope: Scope) -> JSON:
-    """Return the execution in a list; None if it is not there.
+    """Return the execution's entry in a list; None if there is none.
 
     Raises:
         MappingError: the list cannot be read.
@@ -74,7 +74,7 @@ def entry_of(how: Reading, scope: Scope) -> JSON:
 def execution_of(
     how: Reading, status: Status, unmapped: str | None, scope: Scope, *, name: str, has_log: bool = False
 ) -> Execution:
-    """Return the execution; `unmapped` is a word for its status that the map does not name, `name` its id."""
+    """Return the execution. `unmapped` is a status word that the map does not list, `name` is the default id."""
     progress = _progress(how, scope)
     message = text_of(how.message, scope) or (_stage(how, progress, scope) if status is Status.RUNNING else None)
     if unmapped is not None:
@@ -102,16 +102,16 @@ def execution_of(
 
 @contextmanager
 def reading_result(status: Status) -> Generator[None]:
-    """Turn errors of the further requests for the result of an execution that has succeeded into `ResultUnavailable`.
+    """Translate errors of the follow-up requests for a succeeded execution's result into `ResultUnavailable`.
 
-    They get most of the time that is left, so that the rest is enough to tell.
+    They get most of the remaining time, so that enough is left to report the state.
     """
     if status is not Status.SUCCEEDED:
         yield
         return
     try:
         left = anyio.current_effective_deadline() - anyio.current_time()
-    except anyio.NoEventLoopError:  # a replay of recorded replies, which waits for nothing
+    except anyio.NoEventLoopError:  # a replay of recorded replies, which needs no time limit
         yield
         return
     try:
@@ -126,7 +126,7 @@ def reading_result(status: Status) -> Generator[None]:
 
 
 def is_empty(value: JSON) -> bool:
-    """True if a JSON value holds nothing: null, or a list or object of such values."""
+    """True if a JSON value is empty: null, an empty text, or a list or object of empty values."""
     if isinstance(value, str | bool | int | float):
         return value == ""
     parts = as_object(value)
@@ -134,7 +134,7 @@ def is_empty(value: JSON) -> bool:
 
 
 def _stage(how: Reading, progress: Progress | None, scope: Scope) -> str | None:
-    """Return what people are told of the steps that run now: `stage 3 of 5: integration tests`."""
+    """Return the message about the running steps: `stage 3 of 5: integration tests`."""
     now = None if how.steps is None or how.steps.now is None else how.steps.now
     running = [str(name) for name in as_list(lenient(partial(scope.value, now))) or ()]
     if not running or progress is None:
@@ -146,7 +146,7 @@ def _stage(how: Reading, progress: Progress | None, scope: Scope) -> str | None:
 
 
 def _steps(how: Reading, scope: Scope) -> tuple[ExecutionStep, ...]:
-    """Return the steps; those whose name cannot be read are left out."""
+    """Return the steps; skip those whose name cannot be read."""
     steps = how.steps
     if steps is None:
         return ()
@@ -174,7 +174,7 @@ def _progress(how: Reading, scope: Scope) -> Progress | None:
 
 
 def text_of(source: str | None, scope: Scope) -> str | None:
-    """Return a text for people; None if there is no expression, or it does not work on this reply."""
+    """Return a text for people; None without an expression, or if it fails on this reply."""
     return None if source is None else lenient(lambda: scope.text(source)) or None
 
 
@@ -183,7 +183,7 @@ def text_of(source: str | None, scope: Scope) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedQuestion(Generic[Asking]):
-    """A question that is open now, and what expressions know of it."""
+    """An open question with the scope of its expressions."""
 
     how: Asking
     scope: Scope
@@ -193,7 +193,7 @@ class AskedQuestion(Generic[Asking]):
 def open_questions(
     asks: Mapping[str, Asking], execution: Execution, scope: Scope, settling: timedelta
 ) -> Mapping[str, AskedQuestion[Asking]]:
-    """Return the open questions of a running execution by key; an engine may lose an answer before `settling`."""
+    """Return the open questions of a running execution by key; before `settling`, an engine may lose an answer."""
     if execution.status is not Status.RUNNING:
         return {}
     return {
@@ -214,7 +214,7 @@ def open_questions(
 
 
 def with_questions(execution: Execution, questions: Mapping[str, AskedQuestion[Asking]]) -> Execution:
-    """Return the execution, which waits for input if a question is open."""
+    """Return the execution, waiting for input if a question is open."""
     if not questions:
         return execution
     requests = {key: question.request for key, question in questions.items()}
@@ -222,7 +222,7 @@ def with_questions(execution: Execution, questions: Mapping[str, AskedQuestion[A
 
 
 def _items(name: str, how: EngineQuestion, scope: Scope) -> Iterator[tuple[str, Scope]]:
-    """Yield the key and the scope of each question; none where an expression does not work on this reply."""
+    """Yield the key and scope of each question; stop if an expression fails on this reply."""
     try:
         found = [None] if how.each is None else scope.value(how.each)
         for item in as_list(found) or ():
@@ -234,7 +234,7 @@ def _items(name: str, how: EngineQuestion, scope: Scope) -> Iterator[tuple[str, 
 
 
 def _is_settled(how: EngineQuestion, scope: Scope, settling: timedelta) -> bool:
-    """Return True if the API takes an answer by now, by its own clock if it tells the time."""
+    """True if the API accepts an answer by now, measured by its clock if the reply has a date."""
     asked = None if how.asked is None else moment_of(lenient(partial(scope.text, how.asked)))
     if asked is None:
         return True
@@ -258,7 +258,7 @@ def _params(how: EngineQuestion, scope: Scope, page: str | None, key: str) -> Ma
 
 
 def _schema(how: EngineQuestion, scope: Scope) -> Mapping[str, JSON]:
-    """Return the form; some APIs have it as a JSON text."""
+    """Return the form; some APIs return it as JSON text."""
     found: Any = None if how.form is None else lenient(partial(scope.value, how.form))
     if isinstance(found, str):
         try:
@@ -271,13 +271,13 @@ def _schema(how: EngineQuestion, scope: Scope) -> Mapping[str, JSON]:
 
 
 def _fields(how: EngineQuestion, scope: Scope) -> Mapping[str, Mapping[str, JSON]]:
-    """Return the further fields of the form: their JSON Schema by name."""
+    """Return the additional fields of the form: their JSON Schema by name."""
     found: Any = None if how.fields is None else form_of(how.fields, scope)
     return {} if found is None else found["properties"]
 
 
 def answer_scope(how: EngineQuestion, scope: Scope, content: Mapping[str, JSON], principal: JSON) -> Scope:
-    """Return what expressions know of an answer to a question: `answer`, `fields` and `principal` besides."""
+    """Return the scope of an answer: the question's, with `answer`, `fields` and `principal`."""
     fields = {name: content.get(name, field.get("default")) for name, field in _fields(how, scope).items()}
     return Scope(names={**scope.names, "fields": fields}, own={"answer": content, "principal": principal})
 
@@ -286,7 +286,7 @@ def answer_scope(how: EngineQuestion, scope: Scope, content: Mapping[str, JSON],
 
 
 def form_of(how: Inputs, scope: Scope) -> Mapping[str, JSON] | None:
-    """Return the JSON Schema of an object with these inputs; None if the API lists none."""
+    """Return the JSON Schema of an object with these inputs; None if the API does not list any."""
     found = lenient(partial(scope.value, how.each))
     by_name = as_object(found)
     listed = (

@@ -1,7 +1,7 @@
-"""Blocking calls in threads, so that they hold up neither the event loop nor the end of the process.
+"""Blocking calls in threads that block neither the event loop nor the exit of the process.
 
-The interpreter waits for the threads of anyio and of `concurrent.futures` when it ends, so one endpoint that never
-answers would keep a stopped server alive. It does not wait for these threads.
+At exit, the interpreter waits for the threads of anyio and `concurrent.futures`, so one endpoint that never replies
+would keep a stopped server alive. It does not wait for these daemon threads.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ T = TypeVar("T")
 
 
 class BlockingCall(Generic[T]):
-    """A function that runs in a thread from now on; any number of tasks may wait for its outcome."""
+    """A function that runs in a thread at once; any number of tasks can await its outcome."""
 
     def __init__(self, function: Callable[[], T], *, errors: tuple[type[Exception], ...] = (Exception,)) -> None:
         """Call the function with a copy of the current context, in an idle thread or in a new one.
 
-        `errors` are handed on to those who wait. Any other error is a defect: it goes to `threading.excepthook`, and
-        those who wait get a `RuntimeError`.
+        Waiting tasks get the exceptions of `errors`. Any other exception is a defect: it goes to
+        `threading.excepthook`, and the waiting tasks get a `RuntimeError`.
         """
         self._function = function
         self._errors = errors
-        self.places = ExitStack()  # given back, on the event loop, when the function has ended
+        self.places = ExitStack()  # released, on the event loop, when the function has ended
         self._token = anyio.lowlevel.current_token()
         self._ended = anyio.Event()
         self._results: list[T] = []
@@ -54,13 +54,13 @@ class BlockingCall(Generic[T]):
     async def outcome(self) -> T:
         """Wait until the function has ended; return its result or raise its error.
 
-        If the caller is cancelled, the function goes on.
+        If the caller is cancelled, the function continues.
         """
         await self._ended.wait()
         return self.result()
 
     def result(self) -> T:
-        """Return the result, or raise the error, of a call that has ended."""
+        """Return the result of an ended call, or raise its error."""
         if self._results:
             return self._results[0]
         raise self._error
@@ -86,7 +86,7 @@ async def begin_call(
 ) -> BlockingCall[T]:
     """Begin a blocking call as soon as each limiter has a free place.
 
-    The call keeps its places until the function has ended, even if nobody waits for it any longer.
+    The call holds its places until the function has ended, even if its caller no longer waits.
     """
     borrower = object()
     with ExitStack() as places:
@@ -94,12 +94,12 @@ async def begin_call(
             await limiter.acquire_on_behalf_of(borrower)
             places.callback(limiter.release_on_behalf_of, borrower)
         call = BlockingCall(function, errors=errors)
-        call.places = places.pop_all()  # in time: the function ends on this event loop
+        call.places = places.pop_all()  # not too late: the function ends on this event loop
     return call
 
 
 class _Thread:
-    """A thread that runs one function after the other. A defect in one ends it."""
+    """A thread that runs one function after another until one has a defect."""
 
     def __init__(self) -> None:
         self.todo: SimpleQueue[Callable[[], None]] = SimpleQueue()

@@ -1,7 +1,7 @@
-"""Token buckets for the quotas of engines: one per API, owner and place, for this whole process.
+"""Token buckets for the quotas of engines: one per API, owner and place, for the whole process.
 
-Quotas are shared with all other users of the account or project, so that only a share is used. If the engine throttles
-all the same, others need more, and we use less for a while.
+Other users of the account or project share a quota, so we use only a part of it. If the engine throttles anyway, others
+need more, and we use less for a while.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 
 import anyio
 
-_LEAST: Final = 1 / 16  # of the refill, even if we are often throttled
-_RECOVERY: Final = 60.0  # seconds from nothing to the whole refill
-_ONE_THROTTLING: Final = 1.0  # seconds in which all throttling has one cause
+_LEAST: Final = 1 / 16  # of the refill, even after repeated throttling
+_RECOVERY: Final = 60.0  # seconds from zero to the full refill
+_ONE_THROTTLING: Final = 1.0  # seconds in which all throttling counts once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketLimits:
-    """The size of a bucket: so many calls at once, and so many per second from then on."""
+    """The limits of a bucket: the number of calls at once, and the number per second after that."""
 
     bucket: float
     refill: float
@@ -31,7 +31,7 @@ UNLIMITED: Final = BucketLimits(bucket=float("inf"), refill=float("inf"))
 
 
 class Bucket:
-    """The tokens of one API; `clock` gives seconds."""
+    """The tokens of one API; `clock` counts seconds."""
 
     def __init__(self, limits: BucketLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
@@ -42,34 +42,35 @@ class Bucket:
         self._throttled_at = float("-inf")
 
     def limit(self, limits: BucketLimits) -> None:
-        """Use this size from now on."""
+        """Change the limits."""
         self._settle()
         self._limits = limits
         self._level = limits.bucket if limits == UNLIMITED else min(self._level, limits.bucket)
 
     @property
     def limits(self) -> BucketLimits:
-        """The size of the bucket when the engine does not throttle us."""
+        """The limits without throttling."""
         return self._limits
 
     @property
     def refill(self) -> float:
-        """Tokens per second now: less after the engine has throttled us, and slowly more again."""
+        """The current tokens per second: less after throttling, then slowly more again."""
         return self._limits.refill * self._share_at(self._clock())
 
     @property
     def slowed(self) -> str:
-        """The end of a log line about throttling: the present rate; empty if there is no limit."""
+        """The end of a log line about throttling: the current rate; empty without a limit."""
         return "" if isinf(self.refill) else f": {self.refill:.3g} calls per second for now"
 
     @property
     def spare(self) -> float:
-        """Tokens that may be used at once and leave the bucket half full."""
+        """The number of tokens that can be used at once and leave the bucket half full."""
         self._settle()
         return float("inf") if self._limits == UNLIMITED else max(0.0, self._level - self._limits.bucket / 2)
 
     def take(self, time_limit: float) -> float | None:
-        """Take a token; return the seconds until it may be used. If that exceeds `time_limit`, take none: None."""
+        """Take a token and return the seconds until it may be used. If they exceed `time_limit`, take none and
+        return None."""
         if self._limits == UNLIMITED:
             return 0.0
         self._settle()
@@ -80,7 +81,7 @@ class Bucket:
         return wait
 
     async def turn(self, time_limit: float) -> bool:
-        """Take a token and wait until it may be used; False if that would exceed `time_limit`: none is taken."""
+        """Take a token and wait until it may be used. If that would exceed `time_limit`, take none and return False."""
         wait = self.take(time_limit)
         if wait is None:
             return False
@@ -92,7 +93,7 @@ class Bucket:
         return True
 
     def give_back(self) -> None:
-        """Give back a token that was taken and not used."""
+        """Return an unused token."""
         self.debit(-1)
 
     def debit(self, calls: int) -> None:
@@ -101,7 +102,8 @@ class Bucket:
         self._level = min(self._limits.bucket, max(self._level - calls, -self._limits.bucket))
 
     def throttled(self) -> bool:
-        """Note that the engine has throttled a call, so that the bucket is empty. Return True if that is news."""
+        """Note that the engine has throttled a call, so the bucket is empty. Return True if this is a new
+        throttling."""
         now = self._clock()
         self._settle()
         if self._limits != UNLIMITED:
@@ -116,7 +118,7 @@ class Bucket:
         return min(1.0, self._share + max(0.0, now - self._throttled_at) / _RECOVERY)
 
     def _settle(self) -> None:
-        """Add the tokens that came in since the last time."""
+        """Add the tokens that accrued since the last call."""
         now = self._clock()
         if self._limits != UNLIMITED:
             self._level = min(self._limits.bucket, self._level + (now - self._at) * self.refill)
@@ -125,7 +127,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaKey:
-    """The quota that a bucket is for."""
+    """The identity of a quota, and of its bucket."""
 
     endpoint: str  # or a name for all endpoints that share the quota
     owner: str | None  # an account, a project; None: not known yet
@@ -134,14 +136,14 @@ class QuotaKey:
 
 
 class Buckets:
-    """All buckets of this process; engines of one owner and place share theirs."""
+    """All buckets of this process; engines with the same owner and place share them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._buckets: dict[QuotaKey, Bucket] = {}
 
     def bucket(self, key: QuotaKey, limits: BucketLimits) -> Bucket:
-        """Return the bucket of this key; the last caller sets its size."""
+        """Return the bucket of this key; the last caller sets its limits."""
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = Bucket(limits, self._clock)

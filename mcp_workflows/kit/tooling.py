@@ -1,8 +1,8 @@
-"""The tools of an adapter for operators and authors: checks, explanations, drafts, schemas, fixtures.
+"""An adapter's tools for operators and authors: checks, explanations, drafts, schemas, fixtures.
 
-They stand behind one attribute, `Adapter.tooling`. Each protocol here is optional: `isinstance(adapter.tooling,
-Explains)` is the one way to ask, of an adapter and of its class alike. Methods need the entered adapter; static ones
-need no engine, and can be called on the class of the tools. See docs/decisions/0031.
+They are in one attribute, `Adapter.tooling`. Each protocol here is optional: `isinstance(adapter.tooling, Explains)` is
+the only way to ask for one, for an adapter and for its class. Methods need the entered adapter. Static methods need no
+engine, and can be called on the class of the tools. See docs/decisions/0031.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from mcp_workflows.adapter.capabilities import Finding, Fixtures
 
 @runtime_checkable
 class Checks(Protocol):
-    """Optional: can check that the engine answers and that a workflow could run there now."""
+    """Optional: can check that the engine replies and that a workflow can run there now."""
 
     async def check_engine(self) -> Finding:
-        """Check that the engine can be reached and the settings fit it; never raise an EngineError."""
+        """Check that the engine is reachable and accepts the settings; never raise an EngineError."""
         ...
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Check that this workflow could run now; never raise an EngineError."""
+        """Check that this workflow can run now; never raise an EngineError."""
         ...
 
 
@@ -45,37 +45,38 @@ class Verifies(Protocol):
     async def verify(
         self, workflow: str, options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]
     ) -> Sequence[Finding]:
-        """Return all that is missing or could not be found out (unknown, no problem); never raise an EngineError.
+        """Return the findings about missing parts and failed checks (unknown, not a problem); never raise an
+        EngineError.
 
-        `gates` are `when`, `send` and `decline` by name, as they are written: nothing is filled in. `options` also has
-        the messages of the tool's `actions`, by name. A text about one setting begins with its path in the tool and a
-        colon (`gates.approve.when.after: ...`): `check` puts the file and the line before it.
+        `gates` are `when`, `send` and `decline` by name, with their placeholders unfilled. `options` also contains the
+        messages of the tool's `actions`, by name. A text about one setting begins with its path in the tool and a colon
+        (`gates.approve.when.after: ...`); `check` adds the file and line in front.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowSchema:
-    """The schemas that the code of a workflow gives for its input and output."""
+    """The schemas of a workflow's input and output, derived from its code."""
 
     input: Mapping[str, JSON]  # JSON Schema of an object: the tool's arguments
     output: Mapping[str, JSON] | None  # JSON Schema of an object, if the result is one
-    args: JSON  # the mapping template that turns the arguments into what the engine gets
+    args: JSON  # the mapping template from the arguments to the engine's input
 
 
 class ArgumentSchema(GenerateJsonSchema):
-    """Writes schemas of arguments in which a record takes no field that its class would drop without a word."""
+    """Generates argument schemas that forbid the extra fields which a record's class would silently drop."""
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> dict[str, JSON]:
-        """Write the schema of a dataclass."""
+        """Generate the schema of a dataclass."""
         return self._closed(super().dataclass_schema(schema), None)
 
     def model_schema(self, schema: core_schema.ModelSchema) -> dict[str, JSON]:
-        """Write the schema of a model; one that says what it does with other fields means that."""
+        """Generate the schema of a model; its own setting for extra fields takes precedence."""
         return self._closed(super().model_schema(schema), schema["cls"].model_config.get("extra"))
 
     def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> dict[str, JSON]:
-        """Write the schema of a typed dictionary; likewise."""
+        """Generate the schema of a typed dictionary; its own setting for extra fields takes precedence."""
         return self._closed(super().typed_dict_schema(schema), schema.get("config", {}).get("extra_fields_behavior"))
 
     def _closed(self, found: dict[str, JSON], extra: str | None) -> dict[str, JSON]:
@@ -92,7 +93,7 @@ class Schemas(Protocol):
         """Import the workflow and read its type hints.
 
         Raises:
-            ConfigError: cannot be imported, or is not a workflow whose hints can be read.
+            ConfigError: it cannot be imported, or is not a workflow with readable hints.
         """
         ...
 
@@ -103,7 +104,7 @@ class Schemas(Protocol):
         """Return the settings of a tool that the workflow's code contradicts, with the reason.
 
         The settings are paths: `workflow`, `questions.approve.send.args`. `options` and `gates` are as in
-        `Verifies.verify`, and they may not be right.
+        `Verifies.verify`, and may be invalid.
 
         Raises:
             ConfigError: see `schema`.
@@ -113,9 +114,9 @@ class Schemas(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """The execution as a client would have seen it from one event of a history on."""
+    """The execution as a client would have seen it after one event of a history."""
 
-    event: str  # the engine's own id of the event
+    event: str  # the engine's id of the event
     execution: Execution
 
 
@@ -128,29 +129,29 @@ class Replays(Protocol):
         """Return each change that a client would have seen, in order.
 
         Raises:
-            ConfigError: this is not a history of this engine.
+            ConfigError: not a history of this engine.
         """
         ...
 
 
 class GateState(StrEnum):
-    """The state of a gate: an open one asks its question now."""
+    """The state of a gate; an open gate has a question now."""
 
     OPEN = "open"
     CLOSED = "closed"
-    UNKNOWN = "unknown"  # it cannot be told now
+    UNKNOWN = "unknown"  # it cannot be determined now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedGate:
-    """The state of one gate of an execution, and the reason for it in a sentence."""
+    """The state of one gate of an execution, with the reason in a sentence."""
 
     state: GateState
     why: str
 
     @classmethod
     def closed(cls, why: str) -> Self:
-        """Return the state of a gate that asks nothing now."""
+        """Return the state of a gate without a question now."""
         return cls(state=GateState.CLOSED, why=why)
 
 
@@ -165,7 +166,7 @@ def open_gates(requests: Mapping[str, InputRequest]) -> Mapping[str, ExplainedGa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The reason for the present state of an execution."""
+    """The reason for the current state of an execution."""
 
     reason: str  # one sentence
     facts: Mapping[str, str] = field(default_factory=dict[str, str])  # in the order of display
@@ -180,8 +181,8 @@ class Explains(Protocol):
     async def explain(self, ref: Ref) -> Explanation:
         """Explain the state for the operator: attempts, last errors, pollers, the time without a change.
 
-        With gates, give the state of each: `open_gates`, and of the others why they are closed. For gates that are left
-        out, the last poll counts.
+        With gates, return the state of each: `open_gates`, and for the others why they are closed. For a gate that is
+        left out, the last poll is used.
 
         Raises:
             ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
@@ -191,7 +192,7 @@ class Explains(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposed:
-    """A workflow that its owner has marked, in the engine itself, to be offered as a tool."""
+    """A workflow that its owner has marked, in the engine itself, as a tool."""
 
     name: str  # of the tool, as clients call it: `[A-Za-z0-9_.-]`, at most 64 characters
     workflow: str
@@ -199,43 +200,43 @@ class Exposed:
     title: str | None = None
     description: str | None = None
     input: Mapping[str, JSON]  # JSON Schema of an object
-    draft: Mapping[str, JSON] | None = None  # a guess at a better one, which `check` prints for the owner to correct
+    draft: Mapping[str, JSON] | None = None  # a guess at a better schema, which `check` prints for the owner to correct
     options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
-    pin: bool = False  # its owner is a third party: a changed title, description or input is not offered unseen
+    pin: bool = False  # owned by a third party: a changed title, description or input must be accepted first
 
 
 @runtime_checkable
 class Exposes(Protocol):
-    """Optional: finds the workflows that their owners have marked to be tools; off unless its settings say so."""
+    """Optional: finds the workflows that their owners marked as tools; off by default."""
 
     @property
     def expose_every(self) -> float | None:
-        """Seconds between two searches for them; None: it is off, and nothing is offered that is not named."""
+        """Seconds between two searches; None: off, and only configured tools are offered."""
         ...
 
     async def exposed(self) -> Sequence[Exposed]:
         """Return all workflows that are marked now.
 
         Raises:
-            EngineRefused, EngineUnavailable: it cannot be told; the tools that were offered stay.
+            EngineRefused, EngineUnavailable: the search failed; the tools offered so far remain.
         """
         ...
 
 
 def expose_every(adapter: Adapter) -> float | None:
-    """Return the seconds between two searches of an adapter for marked workflows; None: it does not look, or cannot."""
+    """Return the seconds between two searches of an adapter for marked workflows; None: it is off or unsupported."""
     tooling = adapter.tooling
     return tooling.expose_every if isinstance(tooling, Exposes) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """The use that a tool makes of an engine."""
+    """A tool's use of an engine."""
 
     tool: str
     workflow: str
-    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # as they are written: nothing is filled in
-    gates: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict[str, Mapping[str, JSON]])  # likewise
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # placeholders unfilled
+    gates: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict[str, Mapping[str, JSON]])  # also unfilled
     watches: bool = False  # it starts nothing
     answers: bool = True
     cancels: bool = True
@@ -243,32 +244,32 @@ class Use:
 
 @runtime_checkable
 class Permits(Protocol):
-    """Optional: can say which permissions of the engine exactly these tools need."""
+    """Optional: can return the exact permissions of the engine that these tools need."""
 
     async def permissions(self, uses: Sequence[Use]) -> Mapping[str, JSON]:
         """Return the least privilege, in the engine's own format (an IAM policy document).
 
         Raises:
-            EngineRefused, EngineUnavailable: it cannot be told.
+            EngineRefused, EngineUnavailable: the permissions cannot be determined.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovered:
-    """A workflow that is on an engine, or ran there lately."""
+    """A workflow that exists on an engine, or ran there recently."""
 
     workflow: str
     title: str | None = None
     description: str | None = None
-    input: Mapping[str, JSON] | None = None  # JSON Schema of an object; None: the engine knows none
-    is_sampled: bool = False  # `input` is of executions: what it takes for names may be data
-    code: str | None = None  # `module:attribute`, for `Schemas`: the schemas stay those of the code
-    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # other settings that a tool for it needs
-    place: str | None = None  # the file and the line of its code
+    input: Mapping[str, JSON] | None = None  # JSON Schema of an object; None: unknown to the engine
+    is_sampled: bool = False  # `input` is inferred from executions: its property names may be data
+    code: str | None = None  # `module:attribute`, for `Schemas`: the schemas are those of the code
+    options: Mapping[str, JSON] = field(default_factory=dict[str, JSON])  # other settings for its tool
+    place: str | None = None  # the file and line of its code
     last_seen: datetime | None = None
-    executions: int = 0  # of those read
-    usual: timedelta | None = None  # the median duration of those that succeeded
+    executions: int = 0  # of the executions read
+    usual: timedelta | None = None  # the median duration of successful executions
     is_child: bool = False  # only other workflows start it
 
 
@@ -286,12 +287,12 @@ _MOST_FIELDS: Final = 50
 
 
 def infer_schema(samples: Sequence[JSON], *, depth: int = 1, least: int = 1) -> Mapping[str, JSON]:
-    """Return a JSON Schema of the types of some values. Nothing of the values is in it.
+    """Return a JSON Schema of the types of some values, without the values themselves.
 
-    For `depth` levels, objects get a property for each key if the keys look like names of fields: at least `least`
-    different objects have each of them, and of several objects two and half of them. Within a property, it takes two.
-    Otherwise the keys are data, and none is in the schema. A property is required if of several objects none lacks it
-    or has it as null.
+    For `depth` levels, objects get a property for each key if the keys look like field names. For that, each key must
+    occur in at least `least` different objects, and if there are several objects, in two and in half of them. Within a
+    property, it must occur in two. Otherwise the keys are data, and none appears in the schema. A property is required
+    if there are several objects and it is present and not null in all of them.
     """
     types = list(dict.fromkeys(_TYPES[type(sample)] for sample in samples))
     if "number" in types and "integer" in types:
@@ -316,53 +317,53 @@ def infer_schema(samples: Sequence[JSON], *, depth: int = 1, least: int = 1) -> 
 
 @runtime_checkable
 class Discovers(Protocol):
-    """Optional: can list the workflows there are."""
+    """Optional: can list the workflows on the engine."""
 
     async def discover(self, named: Collection[str] = ()) -> Sequence[Discovered]:
-        """Return the workflows seen lately: the most frequent first, those that only other workflows start last.
+        """Return the recently seen workflows: the most frequent first, those started only by other workflows last.
 
-        `named` are those whose inputs are wanted, however seldom they ran.
+        `named` are workflows whose inputs are wanted, even if they rarely ran.
 
         Raises:
-            EngineRefused, EngineUnavailable: it cannot be told.
+            EngineRefused, EngineUnavailable: the workflows cannot be listed.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftedEngine:
-    """A draft of an engine, made of what answers at an address."""
+    """A draft of an engine's settings, made from the server at an address."""
 
-    name: str  # as it calls itself
+    name: str  # the server's own name
     settings: Mapping[str, JSON]
-    workflows: Sequence[Discovered] = ()  # those that become tools of their own in the draft
-    advice: Sequence[str] = ()  # what people must look at, in a sentence each
+    workflows: Sequence[Discovered] = ()  # those with a separate tool in the draft
+    advice: Sequence[str] = ()  # advice for people, a sentence each
 
 
 @runtime_checkable
 class Drafts(Protocol):
-    """Optional: can draft the settings of an engine from what answers at an address, or to a command."""
+    """Optional: can draft the settings of an engine from the server at an address, or from a command."""
 
     @staticmethod
     async def draft(address: str, start: str | None) -> DraftedEngine:
-        """Return a draft; `start` names a workflow there, and the draft is for that one.
+        """Return a draft; `start` limits it to one workflow.
 
         Raises:
-            ConfigError: nothing can be made of what answers there.
-            EngineRefused, EngineUnavailable: nothing answers.
+            ConfigError: the server does not fit.
+            EngineRefused, EngineUnavailable: there is no reply.
         """
         ...
 
 
 @runtime_checkable
 class Proposes(Protocol):
-    """Optional: knows the settings that a first configuration needs; otherwise these are the required ones."""
+    """Optional: names the settings of a first configuration; by default the required ones."""
 
     @property
     def first_settings(self) -> Mapping[str, str]:
-        """The settings that `mcp-workflows init` asks for, by name, with the proposed values; of the class too.
+        """The settings that `mcp-workflows init` asks for, by name, with proposed values; also available on the class.
 
-        An empty value proposes to leave the setting out.
+        An empty value proposes to omit the setting.
         """
         ...
 
@@ -372,7 +373,7 @@ class Previews(Protocol):
     """Optional: can return the request that `start` would send to the engine, without sending it."""
 
     def preview(self, start: Start) -> Mapping[str, JSON]:
-        """Return the request in the engine's own words.
+        """Return the request in the engine's format.
 
         Raises:
             EngineRefused: it would be refused before anything is sent.
@@ -382,18 +383,18 @@ class Previews(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Settings for one well-known engine, as a file that comes with the adapter."""
+    """Settings for a well-known engine, as a file of the adapter."""
 
     title: str  # the engine
-    verified: str  # `real` (the contract on the engine itself), `recorded` (a specification, replies) or `read`
+    verified: str  # `real` (the contract ran on the engine), `recorded` (a specification, replies) or `read` (docs)
     since: str  # the version of the engine
-    notes: str  # what its users must know
+    notes: str  # advice for users
     text: str  # the file
 
 
 @runtime_checkable
 class HasPresets(Protocol):
-    """Optional: ships settings for well-known engines, which a setting `preset` names."""
+    """Optional: includes settings for well-known engines, selected by a setting `preset`."""
 
     @staticmethod
     def presets() -> Mapping[str, Preset]:
@@ -402,26 +403,26 @@ class HasPresets(Protocol):
 
     @staticmethod
     def preset_schema() -> Mapping[str, JSON]:
-        """Return the JSON Schema of a preset, for files of users' own."""
+        """Return the JSON Schema of a preset, for users' files."""
         ...
 
 
 @runtime_checkable
 class HasFixtures(Protocol):
-    """Optional: can put workflows of known behaviour on its engine for a while, for `mcp-workflows check --live`."""
+    """Optional: can temporarily create workflows of known behaviour on its engine, for `mcp-workflows check --live`."""
 
     @staticmethod
     def fixture_settings() -> type[BaseModel]:
-        """Return the model of what the user has to say besides: a role, a service account."""
+        """Return the model of additional settings from the user: a role, a service account."""
         ...
 
     @staticmethod
     def fixtures_notice() -> str:
-        """Return what `fixtures` creates, what it costs and which permissions it needs, in a few sentences."""
+        """Return what `fixtures` creates, its cost and the required permissions, in a few sentences."""
         ...
 
     def fixtures(self, settings: BaseModel) -> AbstractAsyncContextManager[Fixtures]:
-        """Create the workflows; remove them in the end, whatever happens. The adapter is entered.
+        """Create the workflows, and remove them at the end, even after an error. The adapter is entered.
 
         Raises:
             EngineRefused, EngineUnavailable: they cannot be created.
@@ -431,7 +432,7 @@ class HasFixtures(Protocol):
 
 @runtime_checkable
 class Embeds(Protocol):
-    """Optional: ships source files that authors copy into their workflows, to ask people and report progress."""
+    """Optional: includes source files that authors copy into their workflows, to ask people and report progress."""
 
     @staticmethod
     def embeds() -> Mapping[str, str]:

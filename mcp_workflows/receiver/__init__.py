@@ -1,1 +1,1 @@
-"""The MCP side: the only contact with the SDK's server."""
+"""The MCP side: the only part that uses the SDK's server."""

@@ -1,4 +1,4 @@
-"""`attach(server)` adds workflows to an MCP server: the way in for library users."""
+"""`attach(server)` adds workflows to an MCP server: the entry point for library users."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 __all__ = ["RETENTION", "AnyServer", "Changes", "DisconnectMiddleware", "Workflows", "attach", "swap"]
 
 RETENTION = timedelta(days=90)
-_NOTIFY_TIMEOUT = 5.0  # seconds for a client that does not read
+_NOTIFY_TIMEOUT = 5.0  # seconds for a client that does not read its stream
 
 logger = logging.getLogger(__name__)
 
@@ -70,20 +70,20 @@ def attach(
     authorizer: Authorizer | None = None,
     audit: Audit = silent,
     telemetry: Telemetry | None = None,
-    events: EventSettings = EventSettings(),  # noqa: B008  # it cannot be changed
+    events: EventSettings = EventSettings(),  # noqa: B008  # immutable
     notify: Channels | None = None,
 ) -> Workflows:
     """Add workflows to the server's own tools; the server's lifespan must enter the returned object.
 
-    `my_tasks`: clients with tasks get a tool that lists theirs. `skills`: clients can read a skill for each tool
-    (SEP-2640). `single_user`: all callers over loopback HTTP without authentication are one user, `local`, as on
-    stdio; only for servers that nobody else can reach. `owner`: on servers with authentication, tasks belong to the
-    person in every client, or in the one client that started them; None: no caller has a token.
-    `idempotency_keys`: places of keys in a call's `_meta`, by the names that lead to them, see `docs/use/retries.md`.
-    `limits`: quotas of callers, see `docs/secure/limits.md`. `authorizer`: your own rules, asked after
-    those of the tools said yes. `audit` receives the audit events. `telemetry`: without it, the OpenTelemetry providers
-    of this process, if any. `events`: the endpoints that may subscribe, see `docs/use/events.md`.
-    `notify`: the channels that approvals of tools may name, see `docs/use/approvals.md`.
+    `my_tasks`: offer clients with tasks a tool that lists the caller's tasks. `skills`: offer a skill for each tool
+    (SEP-2640). `single_user`: treat all callers over loopback HTTP without authentication as one user, `local`, as on
+    stdio; only for servers that other users cannot reach. `owner`: on servers with authentication, tasks belong to the
+    person in every client, or in the one client that started them; None: no caller has a token. `idempotency_keys`:
+    paths of keys in a call's `_meta`, see `docs/use/retries.md`. `limits`: quotas of callers, see
+    `docs/secure/limits.md`. `authorizer`: custom rules, checked after those of the tools allow a request. `audit`
+    receives the audit events. `telemetry`: by default, the OpenTelemetry providers of this process, if any. `events`:
+    the endpoints that may subscribe, see `docs/use/events.md`. `notify`: the channels that approvals of tools may use,
+    see `docs/use/approvals.md`.
 
     Raises:
         ConfigError: the server is not one of the SDK, two tools have one name, an engine or a channel is missing, or
@@ -165,7 +165,7 @@ def _by_name(
 
 
 class _NoTools:
-    """Empty lists of tools and resources for a lowlevel server that has none of its own: ours need lists to join."""
+    """Empty lists of tools and resources, for a lowlevel server without such handlers: ours add to existing lists."""
 
     async def tools(self, ctx: Context, params: types.PaginatedRequestParams) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[])
@@ -184,11 +184,11 @@ class _NoTools:
 
 
 def _no_schema(_: str) -> None:
-    """Let the SDK list no tools to check headers of a call, which takes 0.2 ms: see `check_param_headers`."""
+    """Keep the SDK from listing tools to check the headers of a call, which takes 0.2 ms: see `check_param_headers`."""
 
 
 def _serve_lists(server: AnyServer) -> bool:
-    """Serve empty lists where the server has none; return True if it has neither tools nor resources of its own."""
+    """Add empty lists where the server has none; return True if it has neither tools nor resources."""
     if isinstance(server, MCPServer):
         return False
     empty = _NoTools()
@@ -219,7 +219,7 @@ class Changes:
         return _with_capability(result) if ctx.method == "initialize" else result
 
     async def tools_changed(self) -> None:
-        """Send `notifications/tools/list_changed` to all clients that want it, with a short timeout for each."""
+        """Send `notifications/tools/list_changed` to all subscribed clients, with a short timeout for each."""
         await self._bus.publish(ToolsListChanged())
         async with anyio.create_task_group() as group:
             for connection in list(self._older):
@@ -234,13 +234,13 @@ class Changes:
 async def _notify(connection: Connection) -> None:
     with anyio.move_on_after(_NOTIFY_TIMEOUT) as waiting:
         await connection.send_tool_list_changed()
-        await connection.notify(EventNotice.LIST_CHANGED, {})  # the filters have the names of tools
+        await connection.notify(EventNotice.LIST_CHANGED, {})  # event filters contain the names of tools
     if waiting.cancelled_caught:
         logger.warning("a client does not read its stream: it was not notified of changed tools")
 
 
 def _with_capability(result: HandlerResult) -> HandlerResult:
-    """Return the answer to `initialize` with `capabilities.tools.listChanged` (spec 2025-11-25: server/tools)."""
+    """Return the result of `initialize` with `capabilities.tools.listChanged` (spec 2025-11-25: server/tools)."""
     found = plain(result)
     capabilities: dict[str, Any] = found.get("capabilities", {})
     tools: dict[str, Any] = capabilities.get("tools", {})

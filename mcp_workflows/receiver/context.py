@@ -1,4 +1,4 @@
-"""The context of a request: its principal, the capabilities of its client, its view of the tool list, its progress."""
+"""The context of a request: its principal, its client's capabilities, its view of the tool list, its progress."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from mcp_workflows.wire.params import KEY_PATHS, KeyPath, object_of
 _NAME_HEADER: Final = MCP_NAME_HEADER.encode()
 _PASSED_ON: Final = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})  # headers that proxies add
 
-_RISE: Final = 0.001  # progress must rise with each notification, also when only the message changed
+_RISE: Final = 0.001  # progress must increase with each notification, even if only the message changed
 
 AnyServer: TypeAlias = Server[Any] | MCPServer[Any]  # Any: the lifespan is the user's
 Context: TypeAlias = ServerRequestContext[Any, Any]  # Any: the lifespan and the transport are the user's
@@ -52,7 +52,7 @@ class Callers:
         return self.sender(ctx.request)
 
     def sender(self, request: Request | None) -> Principal:
-        """Return the principal of an HTTP request; None stands for stdio."""
+        """Return the principal of an HTTP request; None means stdio."""
         if (token := get_access_token()) is not None:
             return principal_of(token, self.owner or Owner.SUBJECT)
         if request is None or (self.single_user and _from_here(request)):
@@ -61,7 +61,7 @@ class Callers:
         return ANONYMOUS if client is None else _stranger(client[0])
 
     def viewer(self, ctx: Context, *, augmented: bool) -> Viewer:
-        """Return the caller as a viewer of the tool list; `augmented`: it has asked for a task in this session."""
+        """Return the caller as a viewer of the tool list; `augmented`: it has requested a task in this session."""
         identified = self.principal(ctx).identified
         if is_modern(ctx):
             return Viewer(identified=identified, takes_tasks=client_of(ctx).takes_tasks, shows_cards=shows_cards(ctx))
@@ -71,7 +71,7 @@ class Callers:
 
 
 class Admitted(AccessToken):
-    """A caller that our verifier let in, as the SDK stores it; it does not hold the token itself."""
+    """A caller that our verifier admitted, in the SDK's form, without the token itself."""
 
     token: str = Field(default="", repr=False)
     _principal: Principal = PrivateAttr()
@@ -96,7 +96,7 @@ class Admitted(AccessToken):
 
 
 def principal_of(token: AccessToken, owner: Owner) -> Principal:
-    """Return the principal of a token, also of one that a verifier of the server's own accepted."""
+    """Return the principal of a token, whether our verifier or another one of the server accepted it."""
     if isinstance(token, Admitted):
         return token.principal
     client, issuer, subject = principal_components(token)
@@ -119,30 +119,30 @@ def _stranger(address: str) -> Principal:
 
 
 def is_modern(ctx: Context) -> bool:
-    """Return True if the request speaks 2026-07-28."""
+    """True if the request uses 2026-07-28."""
     return ctx.protocol_version == v2026_07_28.PROTOCOL_VERSION
 
 
 def is_in_core(ctx: Context) -> bool:
-    """Return True if the request speaks 2025-11-25, which has tasks in core."""
+    """True if the request uses 2025-11-25, which has tasks in its core."""
     return ctx.protocol_version == v2025_11_25.PROTOCOL_VERSION
 
 
 def client_of(ctx: Context) -> v2026_07_28.Client:
-    """Return the capabilities declared on this request; older revisions have neither these tasks nor rounds."""
+    """Return the capabilities declared in this request; older revisions have neither these tasks nor rounds."""
     if not is_modern(ctx):
         return v2026_07_28.Client(takes_tasks=False, takes_questions=False)
     return v2026_07_28.client_of(ctx.params or {})
 
 
 def host_of(ctx: Context) -> str | None:
-    """Return the name that the client program gives itself: in its handshake, or from 2026-07-28 in this request."""
+    """Return the client's name for itself, from its handshake or, since 2026-07-28, from this request."""
     params = ctx.session.client_params
     return None if params is None else params.client_info.name
 
 
 def shows_cards(ctx: Context) -> bool:
-    """Return True if the client declared that it shows pages: in its handshake, or from 2026-07-28 in this request."""
+    """True if the client declared that it shows pages, in its handshake or, since 2026-07-28, in this request."""
     return client_supports_apps(ctx)
 
 
@@ -153,22 +153,22 @@ def name_of(ctx: Context) -> JSON:
 
 
 def name_header(ctx: Context) -> str | None:
-    """Return the `Mcp-Name` header; None on stdio or when it was not sent, empty when it cannot be decoded."""
+    """Return the `Mcp-Name` header; None on stdio or if it is absent, empty if it cannot be decoded."""
     if ctx.request is None:
         return None
-    for name, value in ctx.request.scope["headers"]:  # not by Starlette's mapping, as each poll asks
+    for name, value in ctx.request.scope["headers"]:  # without Starlette's mapping, as each poll runs this
         if name == _NAME_HEADER:
             return decode_header_value(value.decode("latin-1")) or ""
     return None
 
 
 def check_param_headers(ctx: Context, tool: AnyTool) -> None:
-    """Check that the `Mcp-Param-*` headers of a call repeat its arguments, where the tool's schema names such headers.
+    """Check that the `Mcp-Param-*` headers of a call match its arguments, if the tool's schema names such headers.
 
-    The SDK checks them before anybody knows who calls, and so would tell strangers that a tool exists.
+    The SDK checks them before the caller is identified, and so would reveal to strangers that a tool exists.
 
     Raises:
-        RequestError: a header is missing, superfluous or different.
+        RequestError: a header is missing, unexpected or different.
     """
     if ctx.request is None or not tool.names_headers or not is_modern(ctx):
         return
@@ -178,10 +178,10 @@ def check_param_headers(ctx: Context, tool: AnyTool) -> None:
 
 
 def _from_here(request: Request) -> bool:
-    """Return True if the request came over loopback, and no proxy on this machine says that it forwarded it.
+    """True if the request came over loopback and has no header of a proxy that forwarded it.
 
-    A client behind a proxy is remote, whatever it claims: its headers can be forged. The sidecar's uvicorn ignores
-    those headers; another server may read them, by `FORWARDED_ALLOW_IPS`.
+    A client behind a proxy is remote, whatever its headers contain: they can be forged. The sidecar's uvicorn ignores
+    those headers; another server may read them, with `FORWARDED_ALLOW_IPS`.
     """
     client = request.scope.get("client")  # host and port
     if client is None or any(name in _PASSED_ON for name, _ in request.scope["headers"]):
@@ -191,24 +191,24 @@ def _from_here(request: Request) -> bool:
 
 @lru_cache(maxsize=1024)
 def _of_this_machine(address: str) -> bool:
-    """Return True for loopback addresses; cached, as each poll of a single user needs it."""
+    """True for loopback addresses; cached, as each poll of a single user needs it."""
     return is_loopback(address)
 
 
 class ProgressReports:
-    """Progress of a call, on the token that came with it; it rises with each notification (spec: progress)."""
+    """Progress of a call, sent with its progress token; it increases with each notification (spec: progress)."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._last: float | None = None
 
     async def report(self, execution: Execution) -> None:
-        """Send the progress of an execution, until it ends."""
+        """Send the progress of an execution that has not ended."""
         if not execution.terminal:
             await self.send(execution.message, execution.progress)
 
     async def send(self, message: str | None, progress: Progress | None) -> None:
-        """Send a message and a progress, if there is either."""
+        """Send a message and a progress, if either is set."""
         if not (message or progress):
             return
         value = progress.value if progress else 0.0

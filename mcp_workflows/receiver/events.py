@@ -1,4 +1,4 @@
-"""The requests of clients about events, in every revision; see `wire.events`."""
+"""Client requests about events, in every revision; see `wire.events`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class EventRequests:
                 return {"_meta": {wire.SUBSCRIPTION_ID: ctx.request_id}}
 
     async def lost(self, principal: Principal) -> Sequence[str]:
-        """Return a text about each subscription of the caller that gets no events any more."""
+        """Return a text about each subscription of the caller that no longer gets events."""
         found = await self._events.subscriptions.states(owner_key(principal.id))
         return [
             f"The subscription to {each.name} {json.dumps(each.arguments)} is lost: {why}. Tell the user; subscribe "
@@ -78,7 +78,7 @@ class EventRequests:
         ]
 
     async def _stream(self, ctx: Context, wanted: wire.Wanted, principal: Principal) -> None:
-        """Send the events of a stream until it ends; an error before its first frame is the answer to the request."""
+        """Send the events of a stream until it ends; raise an error before the first frame as the request's error."""
 
         async def send(notice: wire.Notice, params: Mapping[str, JSON]) -> None:
             content = {**params, "_meta": {wire.SUBSCRIPTION_ID: ctx.request_id}}

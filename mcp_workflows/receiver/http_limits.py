@@ -1,7 +1,7 @@
-"""Limits in front of the SDK's application over HTTP: on bodies, and on sessions and GET streams of 2025-11-25.
+"""Limits in front of the SDK's HTTP application: on bodies, and on sessions and GET streams of 2025-11-25.
 
-The SDK counts the sessions of all callers together; its GET streams outlive their token; and it parses bodies of any
-shape.
+The SDK limits only the sessions of all callers together, its GET streams outlive their token, and it parses bodies of
+any shape.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from mcp_workflows.receiver.context import AnyServer
 from mcp_workflows.receiver.streams import while_admitted
 from mcp_workflows.tools.json_schema import has_more_values
 
-_AROUND: Final = 1_000  # JSON values of a message beside its arguments and answers
-SPARE: Final = 1000  # sessions that may have ended and are still remembered here, beside as many as are open
+_AROUND: Final = 1_000  # JSON values of a message apart from its arguments and answers
+SPARE: Final = 1000  # ended sessions that may still be remembered here, besides the open ones
 
 _SESSION: Final = MCP_SESSION_ID_HEADER.encode()
 _VERSION: Final = MCP_PROTOCOL_VERSION_HEADER.encode()
 _WITH_SESSIONS: Final = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
 _LAST_EVENT: Final = LAST_EVENT_ID_HEADER.encode()
-_NONE: Final = ""  # no session has this id
+_NONE: Final = ""  # the id of no session
 _FIRST_ERROR: Final = 400
 _UNAUTHORIZED: Final = 401
 _TOO_MANY_REQUESTS: Final = 429
@@ -54,13 +54,13 @@ class _Place:
 class Sessions:
     """ASGI middleware that limits the sessions of each caller.
 
-    The SDK's own table knows the live sessions, however they end; this class knows their owners.
+    The SDK's table lists the live sessions, however they end; this class adds their owners.
     """
 
     def __init__(
         self, app: ASGIApp, live: Collection[str], sender: Callable[[Request], Principal], meters: RateLimits
     ) -> None:
-        """`live`: the ids of the live sessions, as the SDK keeps them."""
+        """`live`: the ids of the live sessions, maintained by the SDK."""
         self._app = app
         self._live = live
         self._sender = sender
@@ -70,7 +70,7 @@ class Sessions:
         self._opened = 0  # since the last check of all callers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse one that would open too many sessions."""
+        """Pass the request on, or refuse it if it would open too many sessions."""
         if not _may_open(scope):
             await self._app(scope, receive, send)
             return
@@ -83,7 +83,7 @@ class Sessions:
         await self._open(whose_meter(principal), place, scope, receive, send)
 
     def _take(self, principal: Principal) -> _Place:
-        """Reserve a place. Nothing is awaited in here, so that simultaneous requests cannot pass together."""
+        """Reserve a place. There is no await in here, so that concurrent requests cannot exceed the limit."""
         owner = whose_meter(principal)
         self._forget_ended(owner)
         self._meters.open_session(principal, len(self._of.get(owner, ())))
@@ -111,7 +111,7 @@ class Sessions:
             self._of.pop(owner, None)
 
     def _forget_all_ended(self) -> None:
-        """Forget callers that do not come again."""
+        """Remove the ended sessions of callers that did not return."""
         self._opened += 1
         if self._opened > SPARE + len(self._live):
             self._opened = 0
@@ -127,8 +127,9 @@ class Sessions:
 class StandaloneStreams:
     """ASGI middleware that ends a GET stream when the token of its request expires or is revoked.
 
-    Each session has one such stream, and sessions are counted; on a server without sessions the streams are counted.
-    Without an event store `Last-Event-ID` is removed, so that the client gets a new stream: the SDK would not answer.
+    Each session has one such stream, and sessions are limited; on a server without sessions the streams are limited.
+    Without an event store, remove `Last-Event-ID`, so that the client gets a new stream: otherwise the SDK would not
+    reply.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class StandaloneStreams:
 
 
 async def _until_refused(app: ASGIApp, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a stream, and end it when the principal would not be let in any more."""
+    """Serve a stream, and end it once the principal is no longer admitted."""
     begun = False
 
     async def sent(message: Message) -> None:
@@ -179,7 +180,7 @@ async def _until_refused(app: ASGIApp, principal: Principal, scope: Scope, recei
 class BodyLimit:
     """ASGI middleware that refuses a body with too many JSON values before it is parsed.
 
-    Parsing takes time and memory. The body comes in one piece, as the SDK bounds its bytes first.
+    Parsing takes time and memory. The body arrives in one piece, as the SDK limits its bytes first.
     """
 
     def __init__(self, app: ASGIApp, most_values: int) -> None:
@@ -187,7 +188,7 @@ class BodyLimit:
         self._most_values = most_values
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 413."""
+        """Pass the request on, or reply with 413."""
         whole = await receive()
         body: bytes = whole.get("body", b"")
         if has_more_values(body, self._most_values + _AROUND):
@@ -211,13 +212,13 @@ class BodyLimit:
 def limit_requests(
     server: AnyServer, sender: Callable[[Request], Principal], meters: RateLimits, limits: Limits
 ) -> Generator[None]:
-    """Apply these limits to the server's HTTP application while in the context."""
+    """Apply these limits to the server's HTTP application within this context."""
     try:
         sdks = server.session_manager
-    except RuntimeError:  # it is served in another way
+    except RuntimeError:  # served without HTTP
         yield
         return
-    inner = sdks.asgi_app  # reads the body, so what is refused was read
+    inner = sdks.asgi_app  # reads the body, so a refused body was read
     app = front = inner.app
     if limits.sessions_per_principal is not None and not sdks.stateless:
         live = sdks._server_instances  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
@@ -232,7 +233,7 @@ def limit_requests(
 
 
 def _may_open(scope: Scope) -> bool:
-    """Return True if the SDK would open a session for this request: no session id, and a version with sessions."""
+    """True if the SDK would open a session for this request: no session id, and a version with sessions."""
     version: bytes | None = None
     for name, value in scope["headers"]:
         if name == _SESSION:
@@ -257,6 +258,6 @@ def _refusal(reached: LimitReached) -> Response:
 def _error(
     status: int, code: int, message: str, *, data: JSON = None, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return an error as an HTTP answer, in the form of the SDK's refusals; there is no JSON-RPC request yet."""
+    """Return an HTTP error in the form of the SDK's refusals; there is no JSON-RPC request yet."""
     error = {"code": code, "message": message, **({} if data is None else {"data": data})}
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status, headers)

@@ -1,4 +1,5 @@
-"""The middleware: it serves our tools and tasks, and passes other requests on; in two parts around the server's own."""
+"""The middleware that serves our tools and tasks, in two parts around the server's middleware; it passes the rest
+on."""
 
 from __future__ import annotations
 
@@ -67,13 +68,13 @@ logger = logging.getLogger(__name__)
 class CurrentCall:
     """The tools at the time of the call, and its `requestState` in plain text, incoming and then outgoing.
 
-    While a tool function of the server runs, also its context, and the outcome if it handed over.
+    During a tool function of the server, also its context, and the outcome if it handed over to a workflow.
     """
 
     offer: Offer
     principal: Principal
     request_state: str | None = None
-    service: TaskService | None = None  # None: there is no tool of ours that the caller may call
+    service: TaskService | None = None  # None: the caller may call no tool of ours with this name
     began: float = field(default_factory=anyio.current_time)  # on the event loop's clock
     ctx: Context | None = None
     has_handed_over: bool = False
@@ -84,13 +85,13 @@ _call: ContextVar[CurrentCall] = ContextVar("mcp_workflows_call")
 
 
 def current_call() -> CurrentCall | None:
-    """Return the current call, if there is one."""
+    """Return the current call; None outside of a call."""
     return _call.get(None)
 
 
 @contextmanager
 def as_current_call(call: CurrentCall) -> Generator[None]:
-    """Make this the current call of the body."""
+    """Make this the current call within this context."""
     token = _call.set(call)
     try:
         yield
@@ -108,7 +109,7 @@ class Middleware:
         self.boundary: RequestStateBoundary | None = None
         self.group: TaskGroup | None = None
         self.events: EventRequests | None = None
-        self.has_own_lists = True  # the server has tools or resources beside ours
+        self.has_own_lists = True  # the server has tools or resources besides ours
         self.serves_skills = False
         self._envelope = Envelope(server)
         self._methods: Mapping[str, Callable[[Context, CallNext], Awaitable[HandlerResult]]] = {
@@ -125,15 +126,15 @@ class Middleware:
         }
 
     async def seal(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Unseal and seal the `requestState` of our calls, with a key that replicas and restarts share.
+        """Unseal and seal the `requestState` of our calls, with a key shared by replicas and across restarts.
 
-        This part stands before the server's own boundary, whose key may be local to its process, and hides our state
+        This part comes before the server's own boundary, whose key may be local to its process, and hides our state
         from it.
         """
         if ctx.method != "tools/call" or self.boundary is None or self.offer.service is None:
             return await call_next(ctx)
         state = await self._current(ctx)
-        if state.service is None:  # treated as unknown: an error about its state would show that the tool exists
+        if state.service is None:  # treated as unknown: an error about its state would reveal the tool
             with as_current_call(state):
                 return await call_next(ctx)
 
@@ -149,7 +150,7 @@ class Middleware:
         return await self.boundary(ctx, hide)
 
     async def serve(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Serve our methods and pass on the rest; each error that leaves here is fit for a client."""
+        """Serve our methods and pass on the rest; every error raised here is safe for clients."""
         method = self._methods.get(ctx.method)
         is_greeted = ctx.protocol_version == wire.PROTOCOL_VERSION or _is_greeted(ctx)
         if ctx.request_id is None or method is None or not is_greeted:
@@ -170,11 +171,11 @@ class Middleware:
     # --- the methods
 
     async def _initialize(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Declare tasks to clients that negotiate exactly the revision that has them in core."""
+        """Declare tasks to clients that negotiate exactly the revision with tasks in its core."""
         result = event_wire.with_events(plain(await call_next(ctx)), tells=True)
         result = skills.with_skills(result) if self.serves_skills else result
         declared = object_of((ctx.params or {}).get("capabilities"))
-        session_of(ctx).hears_events = event_wire.declares_events(declared)  # the SDK keeps no such field
+        session_of(ctx).hears_events = event_wire.declares_events(declared)  # the SDK drops such a field
         if result.get("protocolVersion") != in_core.PROTOCOL_VERSION:
             return result
         lists = self.callers.principal(ctx).identified
@@ -183,7 +184,7 @@ class Middleware:
     async def _discover(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         result = event_wire.with_events(with_extension(plain(await call_next(ctx)), wire.EXTENSION), tells=False)
         if not self.has_own_lists and "resources" in result["capabilities"]:
-            result["capabilities"]["resources"] = {}  # the SDK declares subscriptions, which nothing here serves
+            result["capabilities"]["resources"] = {}  # the SDK declares subscriptions, which are not supported
         result = skills.with_skills(result) if self.serves_skills else result
         return with_apps(result) if self._has_cards(ctx) else result
 
@@ -191,7 +192,7 @@ class Middleware:
         return self.offer.has_cards and shows_cards(ctx)
 
     async def _list(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """List the server's own tools first, then ours in the order of the configuration, on the last page."""
+        """List the server's tools, and on the last page also ours, in the order of the configuration."""
         result = plain(await call_next(ctx))
         if result.get("nextCursor"):
             return result
@@ -241,21 +242,21 @@ class Middleware:
         return CurrentCall(offer=offer, principal=principal, service=service)
 
     async def _call_own(self, ctx: Context, call_next: CallNext, state: CurrentCall) -> HandlerResult:
-        """`tools/call` of a tool of the server itself, whose function may hand over to one of our workflows."""
+        """Serve `tools/call` of a tool of the server, whose function may hand over to one of our workflows."""
         if self.has_own_lists:
             _refuse_task(ctx)
         state.ctx = ctx
         try:
             result = await call_next(ctx)
         finally:
-            state.ctx = None  # background work of the function cannot hand over any more
+            state.ctx = None  # background work of the function can no longer hand over
         if state.outcome is None or plain(result).get("isError"):
             return result
         unfinished = outcome_in_text(state.outcome, hears_events=_hears_events(ctx))
         return self._envelope.around(ctx, _render(ctx, unfinished))
 
     async def _call_task_tool(self, ctx: Context, state: CurrentCall, task_tool: TaskTool) -> HandlerResult:
-        """`tools/call` of a task tool, which makes no tasks itself."""
+        """Serve `tools/call` of a task tool, which creates no tasks itself."""
         _refuse_task(ctx)
         principal, service = state.principal, state.offer.task_service
         assert self.events is not None, "the service is there, and so is this"
@@ -281,7 +282,7 @@ class Middleware:
         return self._envelope.around(ctx, _render(ctx, Finished(result=result)))
 
     async def _call_2025(self, ctx: Context, state: CurrentCall, service: TaskService) -> HandlerResult:
-        """`tools/call` of 2025-11-25 and before; only 2025-11-25 can ask for a task."""
+        """Serve `tools/call` of 2025-11-25 and earlier; only 2025-11-25 can request a task."""
         offer, principal = state.offer, state.principal
         call = in_core.parse_call(
             ctx.params or {},
@@ -382,25 +383,25 @@ class Middleware:
                 tasks = await self.offer.task_service.listen(task_ids, principal)
                 serve = partial(TaskSubscription(ctx, self.offer.task_service, tasks, principal).serve, call_next)
             result = await while_admitted(principal, serve)
-        if result is None:  # ended with its token; the client may listen again with a new one
+        if result is None:  # its token expired; the client may listen again with a new one
             return types.SubscriptionsListenResult(_meta={SUBSCRIPTION_ID_META_KEY: ctx.request_id})
         return result
 
 
 def _is_greeted(ctx: Context) -> bool:
-    """Return True if the handshake of 2025-11-25 and before is over, or begins."""
+    """True if the handshake of 2025-11-25 and earlier is complete, or begins."""
     return ctx.method == "initialize" or connection_of(ctx).initialize_accepted
 
 
 def _hears_events(ctx: Context) -> bool:
-    """Return True if the client can subscribe to events: it has declared that, or is known for it."""
+    """True if the client can subscribe to events: it declared that, or is known to."""
     if not is_modern(ctx):
         return session_of(ctx).hears_events or subscribes(host_of(ctx))
     return event_wire.declares_events(wire.capabilities_of(ctx.params or {})) or subscribes(host_of(ctx))
 
 
 def _refuse_task(ctx: Context) -> None:
-    """Refuse `params.task` for a tool that is no workflow (2025-11-25: Tool-Level Negotiation 2.1)."""
+    """Refuse `params.task` for a tool that is not a workflow (2025-11-25: Tool-Level Negotiation 2.1)."""
     if is_in_core(ctx) and (ctx.params or {}).get("task") is not None:
         text = f"there is no tool {name_of(ctx)!r} that creates tasks: call it without params.task"
         raise RequestError(jsonrpc.METHOD_NOT_FOUND, text)
@@ -411,33 +412,33 @@ def _render(ctx: Context, outcome: Outcome) -> dict[str, Any]:
 
 
 def plain(result: HandlerResult) -> dict[str, Any]:
-    """Return a handler's result as a dict for the wire."""
+    """Return a handler's result as a dict in wire format."""
     if isinstance(result, BaseModel):
         return result.model_dump(by_alias=True, mode="json", exclude_none=True)
     return dict(result or {})
 
 
 class Envelope:
-    """The envelope of results that do not pass through the SDK's own."""
+    """The envelope of results that bypass the SDK's own."""
 
     def __init__(self, server: AnyServer) -> None:
         self._server = server
 
     def around(self, ctx: Context, result: dict[str, Any]) -> dict[str, Any]:
-        """Return the result with the server's information in 2026-07-28, and unchanged in older revisions."""
+        """Return the result with the server's information in 2026-07-28, unchanged in older revisions."""
         if not is_modern(ctx):
             return result
         meta: Mapping[str, JSON] = result.get("_meta", {})
         return {**result, "_meta": {types.SERVER_INFO_META_KEY: self._stamp(), **meta}}
 
     def _stamp(self) -> Mapping[str, JSON]:
-        """Return a copy of the server's information, as callers may add to it."""
+        """Return a copy of the server's information, as callers may modify it."""
         info = self._server_info
         return deepcopy(info) if "icons" in info else dict(info)  # no other value is nested
 
     @cached_property
     def _server_info(self) -> Mapping[str, JSON]:
-        """The server's information, in the SDK's form; it never changes, so it is rendered once."""
+        """The server's information in the SDK's form; rendered once, as it never changes."""
         server = self._server
         if isinstance(server, Server):
             return server.server_info_stamp

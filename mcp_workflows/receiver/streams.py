@@ -1,4 +1,4 @@
-"""The streams of clients: when a client leaves one, when its token ends one, and `subscriptions/listen`."""
+"""Streams to clients: ended by a disconnect or an invalid token, and `subscriptions/listen`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from mcp_workflows.units import utc_now
 from mcp_workflows.wire import v2026_07_28 as wire
 from mcp_workflows.wire.commands import TaskView
 
-RECHECK_SECONDS: Final = 60.0  # between two checks of the token of an open stream; it may have been revoked
-_PRESENCE = "mcp_workflows.presence"  # its place in the ASGI scope
+RECHECK_SECONDS: Final = 60.0  # between two checks of an open stream's token, which may have been revoked
+_PRESENCE = "mcp_workflows.presence"  # its key in the ASGI scope
 
 T = TypeVar("T")
 
 
 class ClientStream:
-    """The client of one HTTP request, and what to do when it closes the stream."""
+    """The client of one HTTP request, with callbacks for its disconnect."""
 
     def __init__(self) -> None:
         self._on_end: set[Callable[[], None]] = set()
@@ -45,7 +45,7 @@ class ClientStream:
 
     @contextmanager
     def on_end(self, act: Callable[[], None]) -> Generator[None]:
-        """Call `act` when the client disconnects during the body."""
+        """Call `act` if the client disconnects within this context."""
         self._on_end.add(act)
         try:
             yield
@@ -54,16 +54,16 @@ class ClientStream:
 
 
 class DisconnectMiddleware:
-    """ASGI middleware that notices when a client closes its connection.
+    """ASGI middleware that detects when a client closes its connection.
 
-    It also adds `Retry-After` to responses about a limit that time resets.
+    It also adds `Retry-After` to responses about a limit that resets with time.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, with its `ClientStream`."""
+        """Pass the request on with its `ClientStream`."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -81,14 +81,14 @@ class DisconnectMiddleware:
                 message = {**message, "headers": [*message.get("headers", ()), after]}
             return send(message)
 
-        with suppress(ClientDisconnect):  # the client has left before the end of its request; that is no error
+        with suppress(ClientDisconnect):  # the client left before the end of its request, which is no error
             await self._app({**scope, _PRESENCE: presence}, received, sent)
 
 
 def note_retry_after(ctx: ServerRequestContext[Any, Any], error: RequestError) -> None:
-    """Add the time of a reached limit to the response's headers, for proxies and clients that only know HTTP.
+    """Add the wait of a reached limit to the response's headers, for proxies and clients that only know HTTP.
 
-    The status stays that of other JSON-RPC errors: a client that takes 429 for a transport error would not read the
+    The status stays that of other JSON-RPC errors: a client that treats 429 as a transport error would not read the
     body.
     """
     if isinstance(error, LimitReached) and (stream := _stream_of(ctx)):
@@ -107,15 +107,15 @@ async def until_disconnected(
     needed: bool,
     on_left: Callable[[], None] | None = None,
 ) -> T:
-    """Return the result of `serve`, and notice when the client disconnects (see `DisconnectMiddleware`).
+    """Return the result of `serve`, and detect a disconnect of the client (see `DisconnectMiddleware`).
 
-    If `needed`, it is cancelled then. Otherwise `on_left` is called, unless the client can resume the stream.
+    If `needed`, a disconnect cancels it. Otherwise it calls `on_left`, unless the client can resume the stream.
     """
     stream = _stream_of(ctx)
     if stream is not None and needed:
         with anyio.CancelScope() as scope, stream.on_end(scope.cancel):
             return await serve()
-        raise RequestError(INTERNAL_ERROR, "the client has left")  # nobody reads it
+        raise RequestError(INTERNAL_ERROR, "the client has left")  # never read
     if stream is None or on_left is None or ctx.close_sse_stream is not None:
         return await serve()
     with stream.on_end(on_left):
@@ -149,7 +149,7 @@ class TaskSubscription:
             for task in self._tasks:
                 group.start_soon(self._pump, task)
             return await call_next(replace(self._ctx, session=session))
-        return None  # never: nothing else ends the group
+        return None  # unreachable: nothing else ends the group
 
     async def acknowledge(
         self, session: ServerSession, notification: types.SubscriptionsAcknowledgedNotification
@@ -180,7 +180,7 @@ class TaskSubscription:
 
 
 class _AcknowledgingSession:
-    """The session for the SDK's listen handler: it passes the acknowledgement through us."""
+    """The session for the SDK's listen handler, which routes the acknowledgement through us."""
 
     def __init__(self, session: ServerSession, listening: TaskSubscription) -> None:
         self._session = session
@@ -200,7 +200,7 @@ class _AcknowledgingSession:
 
 
 async def while_admitted(principal: Principal, serve: Callable[[], Awaitable[T]]) -> T | None:
-    """Return the result of `serve`, or None if it was cancelled, as the principal would not be let in any more.
+    """Return the result of `serve`; None if it was cancelled because the principal is no longer admitted.
 
     That is when the token has expired, or is refused at a check every `RECHECK_SECONDS`.
     """
@@ -224,7 +224,7 @@ async def _cancel_once_refused(principal: Principal, stream: anyio.CancelScope) 
 
 @asynccontextmanager
 async def _background_group() -> AsyncGenerator[TaskGroup]:
-    """Yield a task group that ends with its body; errors leave it without a group around them."""
+    """Yield a task group that ends with its body; raise errors without a group around them."""
     try:
         async with anyio.create_task_group() as group:
             yield group

@@ -1,6 +1,6 @@
-"""Webhooks: workflows and engines call over HTTP, `POST /engines/ENGINE/PATH`, JSON in and out, with a token or signed.
+"""Webhooks, `POST /engines/ENGINE/PATH`: workflows and engines call over HTTP with JSON, with a token or a signature.
 
-An untrusted caller learns nothing, not even the names of engines: unknown addresses refuse as known ones do. See
+An untrusted caller learns nothing, not even the names of engines: unknown addresses refuse like known ones. See
 docs/decisions/0015.
 """
 
@@ -41,21 +41,21 @@ logger = logging.getLogger(__name__)
 
 MOUNTED_AT: Final = "/engines"
 MAX_BODY: Final = 256 * 1024  # bytes
-READ_WITHIN: Final = 20.0  # seconds for all of it
+READ_WITHIN: Final = 20.0  # seconds for the whole body
 _LATER: Final = {"Retry-After": "5"}
 _SOON: Final = {"Retry-After": "1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorReply:
-    """The HTTP answer to a call that failed."""
+    """The HTTP response to a failed call."""
 
     status: int
-    text: str | None = None  # None: what the error says
+    text: str | None = None  # None: the error's text
     headers: Mapping[str, str] | None = None
 
     def response(self, error: Exception | None = None) -> Response:
-        """Return the answer for Starlette."""
+        """Return the response for Starlette."""
         return JSONResponse({"error": self.text or str(error)}, status_code=self.status, headers=self.headers)
 
 
@@ -64,7 +64,7 @@ _NOT_LET_IN: Final[Mapping[type[AccessError], ErrorReply]] = {
     NotAllowed: ErrorReply(status=403, text="not allowed"),
     TokenRefused: ErrorReply(status=401, text="a valid token is needed", headers={"WWW-Authenticate": "Bearer"}),
 }
-"""The answers to untrusted callers; of several reasons, the first here counts."""
+"""The responses to untrusted callers; of several reasons, the first in this order applies."""
 
 _FAILED: Final[Mapping[type[EngineError], ErrorReply]] = {
     AdapterBroke: ErrorReply(status=500, text="internal error"),
@@ -73,18 +73,18 @@ _FAILED: Final[Mapping[type[EngineError], ErrorReply]] = {
     EngineUnavailable: ErrorReply(status=503, headers=_SOON),
     EngineError: ErrorReply(status=500, text="internal error"),
 }
-"""The answers to trusted callers after an error."""
+"""The responses to trusted callers after an error."""
 
 _CLOSED: Final = ErrorReply(status=503, text="try again later", headers=_LATER)
 _NOWHERE: Final = ErrorReply(status=404, text="there is nothing here")
 _TOO_LARGE: Final = ErrorReply(status=413, text=f"the body is larger than {MAX_BODY} bytes")
 _NOT_JSON: Final = ErrorReply(status=415, text="the body must be application/json, not compressed")
 _WRONG_JSON: Final = ErrorReply(status=400, text="the body is not JSON")
-_TOO_SLOW: Final = ErrorReply(status=503, text="the body did not arrive in time", headers=_LATER)  # workflows try again
+_TOO_SLOW: Final = ErrorReply(status=503, text="the body did not arrive in time", headers=_LATER)  # workflows retry
 _GONE: Final = ErrorReply(status=400, text="the caller disconnected")
 
 
-class BodyRefused(Exception):  # noqa: N818  # an answer, not a fault
+class BodyRefused(Exception):  # noqa: N818  # a response, not a defect
     """The body of a call was refused."""
 
     def __init__(self, answer: ErrorReply) -> None:
@@ -96,15 +96,15 @@ class Webhooks:
     """The ASGI application `POST /ENGINE/PATH`, to be mounted at `/engines`; it follows every change of the engines."""
 
     def __init__(self, engines: Callable[[], Engines | None]) -> None:
-        """`engines` returns the engines of the moment; None means that none are open, and callers try again later."""
+        """`engines` returns the current engines; None means that none are open, and callers retry later."""
         self._engines = engines
         self._issuers: dict[tuple[str, str], Issuer] = {}
-        paths = ("/{engine}/{path:path}", "/{engine}")  # the second one is no address, and is logged
+        paths = ("/{engine}/{path:path}", "/{engine}")  # the second is never valid, but is logged
         served = [Path(path, self._serve, methods=["POST"]) for path in paths]
         self._router = Router(served, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Serve one request."""
         await self._router(scope, receive, send)
 
     async def _serve(self, request: Request) -> Response:
@@ -142,15 +142,15 @@ class Webhooks:
     async def _admitted(
         self, request: Request, route: Route | None, routes: Mapping[str, Mapping[str, Route]]
     ) -> tuple[str, bytes | None]:
-        """Return the account of the caller; the body as well, if it had to be read for that.
+        """Return the account of the caller, and the body if it was read for that.
 
         Raises:
-            AccessError: the caller may not call this route, or none of all, if there is no such route.
+            AccessError: the caller may not call this route or, for an unknown route, any route.
         """
         if route is not None and isinstance(route.trusted, SharedSecret):
             try:
                 body = await _read(request)
-            except BodyRefused as error:  # a stranger hears no more than from any other address
+            except BodyRefused as error:  # a stranger gets the same refusal as for any other address
                 raise TokenRefused(str(error)) from None
             check_signature(route.trusted, request.headers, body)
             return route.trusted.signature.value, body
@@ -184,7 +184,7 @@ class Webhooks:
 
 
 async def _received(engines: Engines, engine: str, route: Route, body: JSON, account: str) -> Response:
-    """Return the answer of the route, unless it was replaced while the token was verified."""
+    """Return the response of the route, unless it was replaced while the token was verified."""
     async with engines.calling(engine, api="receive"):
         if engines.routes.get(engine, {}).get(route.path) is not route:
             raise EngineUnavailable("the configuration has just changed", sent=False)

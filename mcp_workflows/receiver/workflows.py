@@ -63,10 +63,10 @@ from mcp_workflows.wire import v2026_07_28 as wire
 logger = logging.getLogger(__name__)
 
 DIALOGUE_SECONDS = 24 * 3600.0  # how long a person may take to answer the questions before a start
-_SEALING_KEY = "request-state"  # its name in the store
-_SETTINGS = "settings"  # the space of notes on settings that a store is bound to
+_SEALING_KEY = "request-state"  # its key in the store
+_SETTINGS = "settings"  # the space of notes on the settings that a store depends on
 _OWNER = "server.auth.owner"
-_OWNERS_OF_PEOPLE: Final[Mapping[Owner, tuple[str, str]]] = {  # by setting, what their ids are like, and unlike
+_OWNERS_OF_PEOPLE: Final[Mapping[Owner, tuple[str, str]]] = {  # by setting: SQL patterns of ids, (like, not like)
     Owner.CLIENT: ('["%', "%,null]"),
     Owner.SUBJECT: ("[null,%", ""),
 }
@@ -93,7 +93,7 @@ class Workflows:
         limits: Limits = UNLIMITED,
         authorizer: Authorizer | None = None,
         audit: Audit = silent,
-        events: EventSettings = EventSettings(),  # noqa: B008  # it cannot be changed
+        events: EventSettings = EventSettings(),  # noqa: B008  # immutable
         notify: Channels | None = None,
     ) -> None:
         self._server = server
@@ -104,12 +104,12 @@ class Workflows:
         self._store = store
         self._retention = retention
         self._polling = polling
-        self.my_tasks = my_tasks  # clients with tasks get a tool that lists theirs
+        self.my_tasks = my_tasks  # clients with tasks get a tool that lists the caller's tasks
         self._audit = audit
         self._telemetry = engines.telemetry
         self._counted = counting(audit, self._telemetry)  # for refusals
         self._authorization = Authorization(tools, authorizer=authorizer, audit=self._counted)
-        self.web_url: str | None = None  # of the pages for people, set before it is entered; None: there are none
+        self.web_url: str | None = None  # of the pages for people, set before entering; None: no pages
         self._gauges: TaskGauges | None = None
         self._stack = AsyncExitStack()
         self._executions: Executions | None = None
@@ -175,7 +175,7 @@ class Workflows:
 
     @property
     def tools(self) -> Mapping[str, AnyTool]:
-        """The tools on offer now."""
+        """The tools currently offered."""
         return self.middleware.offer.tools
 
     @property
@@ -185,7 +185,7 @@ class Workflows:
 
     @property
     def called_at(self) -> Mapping[str, Sequence[str]]:
-        """The URL paths at which workflows call their engine, by engine; engines without any are left out."""
+        """The URL paths at which workflows call their engine, by engine; engines without paths are omitted."""
         return {name: addresses(name, routes) for name, routes in self.engines.routes.items()}
 
     async def swap(
@@ -193,11 +193,11 @@ class Workflows:
     ) -> bool:
         """Replace all tools and engines; return True if clients see a different list.
 
-        `channels` of notifications stay as they are if none are given. Calls in progress finish with the tools and
-        engines that they began with; adapters in both sets stay open. Tasks keep the settings that they started with.
+        Without `channels`, those of notifications stay. Calls in progress finish with their tools and engines; adapters
+        in both sets stay open. Tasks keep the settings that they started with.
 
         Raises:
-            ConfigError: the server has tools of these names, or an adapter cannot be opened; nothing has changed.
+            ConfigError: the server has tools with these names, or an adapter cannot be opened; nothing has changed.
         """
         await self._refuse_taken_names(tools)
         opened = await self.engines.opened(adapters)
@@ -206,7 +206,7 @@ class Workflows:
         self.channels = self.channels if channels is None else channels
         self.middleware.offer = self._new_offer(tools)
         if self._events is not None:
-            with suppress(StoreError):  # a new channel then begins a moment later
+            with suppress(StoreError):  # a new channel then begins slightly later
                 await self._events.begin_channels()
         ruled = [{name: tool.allow for name, tool in each.items()} for each in (before.tools, tools)]
         return ruled[0] != ruled[1] or any(
@@ -232,7 +232,7 @@ class Workflows:
         return Offer(tools=tools, service=service, my_tasks=self.my_tasks)
 
     def stop(self) -> None:
-        """End all waiting calls, so that the server can stop at once; the workflows go on."""
+        """End all waiting calls, so that the server can stop at once; the workflows continue."""
         if self._executions is not None:
             self._executions.stop()
 
@@ -250,9 +250,9 @@ class Workflows:
         """Raise an error if tasks cannot be created here now.
 
         Raises:
-            StoreUnavailable: they cannot be read and written.
-            EngineUnavailable: an engine in this process does not run its workflows; the text does not say why, as
-                anybody may read it. An engine elsewhere that is down does not count: tasks of others can be created.
+            StoreUnavailable: the store cannot be read and written.
+            EngineUnavailable: an engine in this process does not run its workflows; the text omits the reason, as
+                anybody may read it. A remote engine that is down does not count: tasks of other engines can be created.
         """
         await self._store.check()
         if stopped := self.engines.stopped:
@@ -268,7 +268,7 @@ class Workflows:
         return await retention_rounds(self._store, self.engines)
 
     async def pauses(self) -> Sequence[Pause]:
-        """Return what the operator has paused, see `Pauses`."""
+        """Return the operator's pauses, see `Pauses`."""
         return await Pauses(self._store, utc_now).every()
 
     @property
@@ -282,12 +282,12 @@ class Workflows:
 
     @asynccontextmanager
     async def testing(self) -> AsyncGenerator[Script]:
-        """Replace engines and store for unit tests of your own server: workflows then do as the test's script says.
+        """Replace engines and store in unit tests of your server: workflows then follow the test's script.
 
         Enter it before the server runs; see `Script`.
 
         Raises:
-            ConfigError: the workflows are entered already.
+            ConfigError: the workflows are already entered.
         """
         if self.alive:
             raise ConfigError("testing() comes first: enter it before the server enters the workflows")
@@ -301,13 +301,13 @@ class Workflows:
                 self.engines, self._store = own
 
     async def hand_over(self, tool: str, arguments: Mapping[str, JSON]) -> types.CallToolResult:
-        """Let the workflow of `tool` finish this call of your own tool function; return the result you get.
+        """Let the workflow of `tool` finish this call of your tool function; return the result from here.
 
-        The client gets the reply of a call of `tool`: a task, or the plain result if it takes none. Questions of the
-        workflow reach clients with tasks only.
+        The client gets the reply of a call of `tool`: a task, or the plain result if the client does not take tasks.
+        Questions of the workflow reach only clients with tasks.
 
         Raises:
-            RequestError: not inside a tool function, a second time in one call, or there is no such tool.
+            RequestError: called outside a tool function or twice in one call, or the tool does not exist.
         """
         state = current_call()
         if state is None or state.ctx is None:
@@ -338,16 +338,16 @@ class Workflows:
 
 
 async def _check_owners(store: Store, owner: Owner) -> None:
-    """Check that the tasks in the store were made with this setting, and keep it there.
+    """Check that the tasks in the store were created with this setting, and store the setting.
 
     Raises:
-        StoreUnusable: they were not, so their owners would not find them any more.
+        StoreUnusable: they were not, so their owners could no longer find them.
     """
     kept = await store.note(_SETTINGS, _OWNER)
     if kept == owner:
         return
     has = {each: await store.has_owner(*patterns) for each, patterns in _OWNERS_OF_PEOPLE.items()}
-    if kept is None:  # a store of a version that did not keep the setting; its default was `client`
+    if kept is None:  # a version that did not store the setting; its default was `client`
         kept = Owner.CLIENT if has[Owner.CLIENT] and not has[Owner.SUBJECT] else owner
         if all(has.values()):
             logger.warning("the store has tasks of both settings of owner; callers find only those of owner: %s", owner)
@@ -369,14 +369,14 @@ _KNOWN: Final = _OURS | {
     *("prompts/get", "prompts/list", "tools/call", "tools/list"),
     *("resources/list", "resources/read", "resources/subscribe", "resources/templates/list", "resources/unsubscribe"),
 }
-_ENDLESS: Final = {"subscriptions/listen", event_wire.Method.STREAM}  # they end when a client leaves: that is no error
+_ENDLESS: Final = {"subscriptions/listen", event_wire.Method.STREAM}  # they end when a client leaves, which is no error
 _VERSIONS: Final = frozenset({*SUPPORTED_PROTOCOL_VERSIONS, v2025_11_25.PROTOCOL_VERSION, v2026_07_28.PROTOCOL_VERSION})
 
 
 class RequestMetrics:
-    """Metrics of every message by the semantic conventions of OpenTelemetry for MCP; `tools` returns our tools now.
+    """Metrics of every message by the OpenTelemetry semantic conventions for MCP; `tools` returns our current tools.
 
-    The SDK makes the spans, and this class adds attributes. Source:
+    The SDK creates the spans, and this class adds attributes. Source:
     https://github.com/open-telemetry/semantic-conventions-genai/blob/main/docs/gen-ai/mcp.md
     """
 
@@ -386,7 +386,7 @@ class RequestMetrics:
 
     @property
     def is_collected(self) -> bool:
-        """True if anything collects metrics; otherwise requests need not be measured."""
+        """True if metrics are collected; otherwise requests are not measured."""
         return self._telemetry.heard
 
     async def serve(self, ctx: Context, call_next: CallNext) -> HandlerResult:
@@ -415,7 +415,7 @@ class RequestMetrics:
         return result
 
     def _attributes(self, ctx: Context, error: str) -> dict[str, str]:
-        """Return the attributes; all their values come from closed sets, and any other value is `_OTHER`."""
+        """Return the attributes; their values come from closed sets, with `_OTHER` for any other value."""
         found = {
             "mcp.method.name": ctx.method if ctx.method in _KNOWN else _OTHER,
             "mcp.protocol.version": ctx.protocol_version if ctx.protocol_version in _VERSIONS else _OTHER,
@@ -431,7 +431,7 @@ class RequestMetrics:
 
 
 def _tool_error(ctx: Context, result: HandlerResult) -> str:
-    """Return `tool_error` for a call with an error as its result, or else an empty string."""
+    """Return `tool_error` for a call whose result is an error, else an empty string."""
     if ctx.method != "tools/call" or result is None:
         return ""
     wrong = result.get("isError") if isinstance(result, dict) else getattr(result, "is_error", None)

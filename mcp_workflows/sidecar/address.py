@@ -1,4 +1,4 @@
-"""Addresses to listen on, and the hosts and origins that callers name."""
+"""Addresses to listen on, and the hosts and origins in callers' headers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from mcp_workflows.errors import ConfigError
 
-USUAL_PORTS: Final = {"http": ":80", "https": ":443"}  # browsers leave it out
+USUAL_PORTS: Final = {"http": ":80", "https": ":443"}  # browsers omit it
 _PORT: Final = r"(?::(?:\d{1,5}|\*))?"
 _HOST: Final = re.compile(rf"(?:[a-z0-9._-]+|\[[0-9a-f:.]+\]){_PORT}")
 _ORIGIN: Final = re.compile(rf"[a-z][a-z0-9+.-]*://{_HOST.pattern}")
@@ -29,14 +29,14 @@ class Address:
 
 
 def bind(address: Address, option: str = "--http") -> socket.socket:
-    """Return a socket that is bound to the address, and does not listen yet.
+    """Return a socket that is bound to the address but does not listen yet.
 
     Raises:
-        ConfigError: the address is taken, or not of this machine; the message says to choose another with `option`.
+        ConfigError: the address is in use, or not of this machine; the message suggests another with `option`.
     """
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
-        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY by this
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio then sets TCP_NODELAY
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((address.host, address.port))
     except OSError as error:
@@ -46,10 +46,10 @@ def bind(address: Address, option: str = "--http") -> socket.socket:
 
 
 def host(text: str) -> str:
-    """Return the host in the spelling of comparisons; `:*` stands for any port, or none.
+    """Return the host in the form used for comparisons; `:*` means any port or none.
 
     Raises:
-        ValueError: it is no host.
+        ValueError: not a host.
     """
     if not _HOST.fullmatch(text.lower()):
         raise ValueError("must be a host: workflows.example.com, [::1], with :8443 or :* (any port) or no port")
@@ -57,10 +57,10 @@ def host(text: str) -> str:
 
 
 def origin(text: str) -> str:
-    """Return the origin as browsers send it; `:*` stands for any port, or none.
+    """Return the origin in the form that browsers send; `:*` means any port or none.
 
     Raises:
-        ValueError: it is no origin, or one that all pages could have.
+        ValueError: not an origin, or one that any page could have.
     """
     if text == "*" or text.lower() == "null":
         raise ValueError(f"{text} would allow pages of any site; name each origin: https://app.example.com")
@@ -74,7 +74,7 @@ def exact_origin(text: str) -> str:
     """Return the origin with a single port.
 
     Raises:
-        ValueError: it is no origin, or allows any port.
+        ValueError: not an origin, or it allows any port.
     """
     if text.endswith(":*"):
         raise ValueError("must be one origin, with its port: http://localhost:6274")

@@ -1,4 +1,4 @@
-"""The sidecar: a server that offers the configured tools alone, on stdio or over Streamable HTTP."""
+"""The sidecar: a server with only the configured tools, on stdio or over Streamable HTTP."""
 
 from __future__ import annotations
 
@@ -54,27 +54,27 @@ from mcp_workflows.sidecar.telemetry.exporters import Exporters, exporters_of
 logger = logging.getLogger(__name__)
 
 PATH = "/mcp"
-_WITHOUT_LIMIT = 4 * 1024 * 1024  # bytes that are allowed for arguments, and for answers, without a configured limit
-_AROUND = 64 * 1024  # bytes of a request beside its arguments and answers
-_STOP_WITHIN = 3  # seconds that open requests have when the server is told to stop
-_SESSION_IDLE = 1800  # seconds that a session of 2025-11-25 stays open without any request
-_IDLE_CONNECTIONS = 75  # seconds; longer than load balancers keep theirs, which so never use a closed one
+_WITHOUT_LIMIT = 4 * 1024 * 1024  # bytes allowed for arguments, and for answers, without a configured limit
+_AROUND = 64 * 1024  # bytes of a request besides its arguments and answers
+_STOP_WITHIN = 3  # seconds for open requests to finish when the server stops
+_SESSION_IDLE = 1800  # seconds that a session of 2025-11-25 stays open without a request
+_IDLE_CONNECTIONS = 75  # seconds; longer than load balancers keep idle connections, so that they never use a closed one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sidecar:
-    """A server with the configured tools, and the parts that it is started and stopped with."""
+    """A server with the configured tools, and the parts for its start and shutdown."""
 
     server: Server[Workflows]
     workflows: Workflows  # entered by the server's lifespan
     listening: ListenHandler
     discovery: Discovery
     authenticator: Authenticator | None = None  # None: callers are not identified
-    ops: bool = False  # the state of engines is served by the listener for operators
+    ops: bool = False  # the listener for operators serves the state of engines
     shutdown_state: ShutdownState = field(default_factory=ShutdownState)
 
     def stop_streams(self) -> None:
-        """Close streams and end waiting calls, which would keep the server from stopping; workflows go on."""
+        """Close streams and end waiting calls, which would delay the shutdown; workflows continue."""
         self.listening.close()
         self.workflows.stop()
 
@@ -83,7 +83,7 @@ class _Server(DrainingServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and log the addresses."""
         await super().startup(sockets)
-        gc.freeze()  # the garbage collector would take 0.1 s for all that is loaded, while a large request is parsed
+        gc.freeze()  # otherwise a collection scans all loaded objects, 0.1 s within a large request
         for listening in sockets or ():
             host, port = listening.getsockname()[:2]
             logger.info("ready: http://%s%s", Address(host=host, port=port), PATH)
@@ -93,11 +93,11 @@ BackgroundTask = Callable[[Sidecar], Coroutine[Any, Any, None]]  # Any: the valu
 
 
 class DiscoveryMode(StrEnum):
-    """The times to ask engines for workflows that are marked as tools."""
+    """When to ask engines for workflows that are marked as tools."""
 
     NEVER = "never"
-    ONCE = "once"  # before anything is served
-    ON = "on"  # repeatedly, as the settings of each engine say
+    ONCE = "once"  # before the server starts
+    ON = "on"  # repeatedly, at the interval in each engine's settings
 
 
 def build(
@@ -109,13 +109,13 @@ def build(
     exporters: Exporters | None = None,
     ops: BackgroundTask | None = None,
 ) -> Sidecar:
-    """Build the sidecar of a configuration, without opening anything.
+    """Build the sidecar of a configuration without opening anything.
 
-    The task `background` runs beside the server and may change the sidecar. `local` is the principal of callers on
+    The task `background` runs alongside the server and may change the sidecar. `local` is the principal of callers on
     stdio. `ops` serves the listener for operators.
 
     Raises:
-        ConfigError: a package that audit or telemetry need is not installed.
+        ConfigError: a package for audit or telemetry is not installed.
     """
     exports = exporters or exporters_of(config)
 
@@ -151,7 +151,7 @@ def build(
 
 
 def _attach_workflows(server: Server[Workflows], config: Config, exports: Exporters, local: Principal) -> Workflows:
-    """Attach the configured workflows to a server that has nothing else."""
+    """Attach the configured workflows to a server without other tools."""
     return attach(
         server,
         tools=config.tools,
@@ -191,11 +191,11 @@ async def _background_tasks(
 
 
 def private_stdout() -> TextIO:
-    """Return standard output for messages alone: all that is printed from now on goes to standard error."""
+    """Return standard output for MCP messages only: everything printed after this goes to standard error."""
     wire = os.dup(1)
     try:
         os.dup2(2, 1)
-    except OSError:  # there is no standard error
+    except OSError:  # no standard error
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return os.fdopen(wire, "w", encoding="utf-8", newline="\n", closefd=False)  # a thread may still write to it
 
@@ -203,13 +203,13 @@ def private_stdout() -> TextIO:
 async def run_stdio(
     config: Config, background: BackgroundTask | None = None, ops: Address | None = None, out: TextIO | None = None
 ) -> None:
-    """Serve one client on standard input and output, until it leaves or a signal ends the process.
+    """Serve one client on standard input and output, until it disconnects or a signal ends the process.
 
-    `out`: see `private_stdout`; default: standard output is taken when the serving begins.
+    `out`: see `private_stdout`; by default, standard output is taken when serving begins.
 
     Raises:
-        ConfigError: the audit is to go to standard output, which belongs to the client; or `ops` cannot be listened
-            on.
+        ConfigError: the audit writes to standard output, which belongs to the client; or the address `ops` is not
+            available.
     """
     if config.audit is not None and config.audit.to == STDOUT:
         raise ConfigError("audit.to: standard output is what the client reads; on stdio write stderr, a file or otlp")
@@ -232,7 +232,7 @@ async def _refuse_malformed(
 ) -> None:
     """Pass messages on, but answer a request that is malformed, as over HTTP: the SDK would only log it.
 
-    Any: streams whose types the SDK keeps for itself.
+    Any: streams whose types are private to the SDK.
     """
     async with into:
         async for each in incoming:
@@ -243,7 +243,7 @@ async def _refuse_malformed(
             message: Any = next((found["input"] for found in problems if found["type"] == "missing"), dict[str, Any]())
             given = message.get("id")
             if ("method" in message) != (given is not None):
-                continue  # a notification or a response, which have no answer
+                continue  # a notification or a response, which gets no reply
             code = jsonrpc.PARSE_ERROR if problems[0]["type"] == "json_invalid" else jsonrpc.INVALID_REQUEST
             error = ErrorData(code=code, message="a line must be one JSON-RPC message, and its params an object")
             request_id = given if type(given) in (str, int) else None  # no bool
@@ -269,7 +269,7 @@ def run_http(
     """Serve Streamable HTTP at `/mcp`, until a signal ends the process.
 
     Raises:
-        ConfigError: the address cannot be listened on, or an engine cannot be set up.
+        ConfigError: the address is not available, or an engine cannot be set up.
         StoreError: the store cannot be used.
     """
     anyio.run(_check_store, config)
@@ -314,12 +314,12 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
         max_request_body_size=_max_body(config.limits),
         session_idle_timeout=_SESSION_IDLE,
         max_sessions=config.server.max_sessions,
-        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # `AllowedHosts` does it
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # `AllowedHosts` does this
         host=host,
     )
     if authenticator is not None:
         mcp.add_middleware(AuthMiddleware, authenticator=authenticator)
-    # the endpoint and the middleware of the SDK's application; its authentication would cover every path
+    # the endpoint and middleware of the SDK's application, whose authentication would cover every path
     [endpoint] = [route.endpoint for route in mcp.routes if isinstance(route, Route) and route.path == PATH]
     guards = [Middleware(AllowedHosts, **_allowed(config, host))]
     engines = Route("/enginez", enginez(sidecar.workflows), middleware=guards)  # shows more than the others
@@ -329,13 +329,13 @@ def http_app(sidecar: Sidecar, config: Config, host: str, port: int) -> Starlett
         web = _pages(sidecar.workflows, config.server.web, config.server.auth, guards)
     app = Starlette(
         routes=[
-            Route(PATH, endpoint, middleware=[*guards, *mcp.user_middleware]),  # tokens are examined on this path alone
+            Route(PATH, endpoint, middleware=[*guards, *mcp.user_middleware]),  # tokens are checked on this path only
             Route("/healthz", healthz(sidecar.workflows)),
             Route("/readyz", readyz(sidecar.workflows, sidecar.shutdown_state)),
             *([] if sidecar.ops or authenticator is not None else [engines]),
             *(() if authenticator is None else authenticator.routes),
             *web,
-            Mount(MOUNTED_AT, sidecar.workflows.inbound),  # any Host is allowed: a token protects it
+            Mount(MOUNTED_AT, sidecar.workflows.inbound),  # with any Host, as a token protects it
         ],
         lifespan=mcp.router.lifespan_context,
     )
@@ -355,11 +355,11 @@ def _pages(
     """Return the routes of the pages for people.
 
     Raises:
-        ConfigError: what they need is not installed, or they would be served without TLS.
+        ConfigError: a package is not installed, or the pages would be served without TLS.
     """
     assert workflows.web_url is not None, "it was set a moment ago"
     try:
-        web = import_module("mcp_workflows.sidecar.web.pages")  # with authlib and Jinja2, which others do without
+        web = import_module("mcp_workflows.sidecar.web.pages")  # needs authlib and Jinja2, which are optional
     except ImportError as error:
         raise ConfigError(f"server.web needs more packages ({error.name}): pip install 'mcp-workflows[web]'") from None
     logger.info("approval pages: %s/approvals", workflows.web_url)
@@ -368,12 +368,12 @@ def _pages(
 
 
 def _max_body(limits: Limits) -> int:
-    """Return the largest size of a request body in bytes."""
+    """Return the maximum size of a request body in bytes."""
     return _AROUND + (limits.max_arguments or _WITHOUT_LIMIT) + (limits.max_answer or _WITHOUT_LIMIT)
 
 
 def resource_of(config: Config, host: str, port: int) -> str:
-    """Return the URL of the server as clients know it, which is the audience of their tokens."""
+    """Return the URL of the server for clients, which is the audience of their tokens."""
     address = config.server.public_url or f"http://{Address(host=host, port=port)}"
     return f"{address}{PATH}"
 
@@ -388,13 +388,13 @@ def _warn_of_callbacks(workflows: Workflows) -> None:
 
 
 async def _check_store(config: Config) -> None:
-    """Check the store before anything listens, so that an unusable one ends with a message instead of a trace."""
+    """Check the store before listening, so that an unusable one ends with a message instead of a stack trace."""
     async with config.store.open() as store:
         await store.check()
 
 
 def _allowed(config: Config, host: str) -> Mapping[str, Collection[str]]:
-    """Return the `Host` and `Origin` headers that are accepted."""
+    """Return the accepted `Host` and `Origin` headers."""
     settings = config.server
     names = hosts_of(host)
     hosts, origins = {*names, *settings.allowed_hosts}, {f"http://{name}" for name in names}

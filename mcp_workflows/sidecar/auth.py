@@ -1,6 +1,6 @@
-"""Authentication over HTTP: the token verifier of `access` behind the hooks of the SDK.
+"""Authentication over HTTP: the token verifier of `access` in the hooks of the SDK.
 
-The SDK asks `Authenticator.verify_token` about each bearer token, answers 401 and 403, and binds sessions to
+The SDK calls `Authenticator.verify_token` for each bearer token, replies with 401 and 403, and binds sessions to
 identities. `AuthMiddleware` adds trusted proxies, 503 for an unavailable issuer, and complete challenges.
 """
 
@@ -45,10 +45,10 @@ _peer: ContextVar[str | None] = ContextVar("mcp_workflows_peer", default=None)
 
 
 class Authenticator(TokenVerifier):
-    """Verifies callers by the current settings, which `reload` replaces."""
+    """Verifies callers with the current settings, which `reload` replaces."""
 
     def __init__(self, settings: AuthSettings, *, audit: Audit = silent) -> None:
-        """Accept no token until `serve_at` has named the URL of the server."""
+        """Accept no token until `serve_at` has set the URL of the server."""
         self._settings = settings
         self._verifier: Verifier = verifier(settings, "", asker=_asker)
         self.audit = audit  # records refusals
@@ -65,11 +65,11 @@ class Authenticator(TokenVerifier):
 
     @property
     def sdk_settings(self) -> SdkSettings:
-        """The settings that the SDK's own middleware needs."""
+        """The settings for the SDK's own middleware."""
         url = AnyHttpUrl(self.resource)
         known = bool(self._verifier.authorization_servers)
         return SdkSettings(
-            issuer_url=url,  # unused: `routes` publish all issuers
+            issuer_url=url,  # unused: `routes` lists all issuers
             required_scopes=list(self._settings.required_scopes),
             resource_server_url=url if known else None,
             validate_token_resource=False,  # our verifier checks the audience
@@ -77,9 +77,9 @@ class Authenticator(TokenVerifier):
 
     @property
     def routes(self) -> Sequence[Route]:
-        """The routes of the resource metadata (RFC 9728), which take precedence over those of the SDK.
+        """The routes of the resource metadata (RFC 9728), which take precedence over the SDK's.
 
-        They also exist at the root, and without the path of `public_url`, which a proxy may have removed.
+        They also exist at the root, and without the path of `public_url`, which a proxy may strip.
         """
         if not self._verifier.authorization_servers:
             return []
@@ -100,16 +100,16 @@ class Authenticator(TokenVerifier):
         return JSONResponse(body, headers={"Cache-Control": "public, max-age=300"})
 
     def reload(self, settings: AuthSettings) -> None:
-        """Verify by these settings from now on; `required_scopes` and `owner` keep their first values."""
+        """Use these settings from now on; `required_scopes` and `owner` keep their first values."""
         lasting = {"required_scopes": self._settings.required_scopes, "owner": self._settings.owner}
         self._verifier = verifier(settings, self.resource, self._verifier, _asker)
         self._settings = settings.model_copy(update=lasting)
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """Return the identity behind a token, or None if it is refused.
+        """Return the identity of a token; None if it is refused.
 
         Raises:
-            IssuerUnavailable: the issuer gives no answer now; `AuthMiddleware` answers 503.
+            IssuerUnavailable: the issuer does not reply; `AuthMiddleware` then replies with 503.
         """
         passed = _proxied_identity.get()
         if passed is not None and secrets.compare_digest(token.encode("utf-8", "replace"), self._marker.encode()):
@@ -127,7 +127,8 @@ class Authenticator(TokenVerifier):
         return Admitted.of(identity, identity.principal(self._settings.owner, recheck))
 
     def _recheck(self, identity: Identity, token: str) -> Callable[[], Awaitable[Principal | None]]:
-        """Return a function that verifies the token again. Nothing else keeps the token, longer than its request."""
+        """Return a function that verifies the token again. Only this function keeps the token longer than its
+        request."""
 
         async def again() -> Principal | None:
             try:
@@ -140,10 +141,10 @@ class Authenticator(TokenVerifier):
         return again
 
     def proxied(self, scope: Scope) -> Identity | None:
-        """Return the identity that a trusted proxy has put into the headers; None if there is no proxy or no identity.
+        """Return the identity that a trusted proxy put into the headers; None without a proxy or an identity.
 
         Raises:
-            TokenRefused: the headers cannot be used.
+            TokenRefused: the headers are invalid.
         """
         proxy = self._verifier.proxied
         if proxy is None:
@@ -151,7 +152,7 @@ class Authenticator(TokenVerifier):
         headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
             try:
-                text = value.decode("utf-8")  # as proxies write names
+                text = value.decode("utf-8")  # the encoding that proxies use for names
             except UnicodeDecodeError:
                 text = value.decode("latin-1")
             headers.setdefault(name.decode("latin-1").lower(), []).append(text)
@@ -166,7 +167,7 @@ class Authenticator(TokenVerifier):
         return proxy.identity(headers)
 
     def with_marker(self, scope: Scope) -> Scope:
-        """Return the request with a token that stands for the identity from the proxy, for the SDK to ask about."""
+        """Return the request with the marker token, which represents the proxy's identity in the SDK."""
         headers = [(name, value) for name, value in scope["headers"] if name.lower() != b"authorization"]
         return {**scope, "headers": [*headers, (b"authorization", f"Bearer {self._marker}".encode())]}
 
@@ -183,7 +184,7 @@ class Authenticator(TokenVerifier):
 
 
 def _asker() -> str | None:
-    """Return the address of the current request; of IPv6 the network, because a caller has many addresses in it."""
+    """Return the address of the current request; for IPv6 the network, as a caller has many addresses in it."""
     peer = _peer.get()
     return None if peer is None else network_of(peer)
 
@@ -191,7 +192,7 @@ def _asker() -> str | None:
 class AuthMiddleware:
     """ASGI middleware around the SDK's authentication: trusted proxies, 503 and challenges.
 
-    Both serve `/mcp` alone, so a token that is sent to another path is never examined.
+    Both serve `/mcp` only, so a token sent to another path is never checked.
     """
 
     def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
@@ -227,7 +228,7 @@ class AuthMiddleware:
             _proxied_identity.reset(set_to)
 
     def _with_challenge(self, scope: Scope, send: Send) -> Send:
-        """Return a `send` that adds scopes to the challenge of a 401 or 403, and records a 403 in the audit log."""
+        """Return a `send` that adds scopes to the challenge of a 401 or 403, and audits a 403."""
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] in {401, 403}:

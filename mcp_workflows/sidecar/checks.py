@@ -1,4 +1,4 @@
-"""Checks of everything in a configuration: can the store be used, does each engine answer, could each workflow run."""
+"""Checks of a whole configuration: store, issuers, engines, workflows and hosts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from mcp_workflows.units import utc_now
 _SHOWN = 300  # characters of a changed description
 _TIMEOUT = 60.0  # seconds for each check: npx and uvx install a program before they start it
 _NO_TOOL = "correct it; if it should not be a tool, begin its name with _ or use tool(..., expose=False)"
-_PAGES = 3  # times the time limit of one call, because reading all pages takes several calls
+_PAGES = 3  # times the time limit of one call, as reading all pages takes several calls
 
 
 class ItemKind(StrEnum):
@@ -101,7 +101,7 @@ class Row:
     kind: ItemKind
     name: str
     details: Mapping[str, str] = field(default_factory=dict[str, str])  # adapter, or engine and workflow
-    finding: Finding | None  # None: its adapter cannot check
+    finding: Finding | None  # None: its adapter has no check
 
     @property
     def state(self) -> ItemState:
@@ -113,7 +113,7 @@ class Row:
         return ItemState.WARNING if is_warning else _STATES[self.finding.ok]
 
     def as_json(self) -> Mapping[str, Any]:
-        """Return the row for programs: `ok` is null if unknown, `text` and `hint`, too, if it was not checked."""
+        """Return the row for programs. `ok` is null if unknown; `text` and `hint` are null if it was not checked."""
         found = self.finding
         result = (found.ok, found.text, found.hint) if found else (None, None, None)
         return {"name": self.name, **self.details, **dict(zip(("ok", "text", "hint"), result, strict=True))}
@@ -128,7 +128,7 @@ class CheckReport:
 
     @property
     def problems(self) -> int:
-        """The number of items that cannot work now."""
+        """The number of items that do not work now."""
         return sum(row.state is ItemState.PROBLEM for row in self.rows)
 
     @property
@@ -138,7 +138,7 @@ class CheckReport:
 
     @property
     def unchecked(self) -> int:
-        """The number of items whose adapters do not check."""
+        """The number of items whose adapters have no check."""
         return sum(row.finding is None for row in self.rows)
 
     @property
@@ -191,9 +191,9 @@ def _sentence(row: Row) -> Text:
 async def check(
     config: Config, *, tasks: bool = False, accept: bool = False, time_limit: float = _TIMEOUT
 ) -> CheckReport:
-    """Check everything concurrently, and the tasks in the store if wanted; `accept` changed definitions of tools.
+    """Check everything concurrently, on request also the tasks in the store; `accept` changed definitions of tools.
 
-    `time_limit` is in seconds for each check.
+    `time_limit` is in seconds per check.
     """
     rows: dict[tuple[ItemKind, str], Row] = {}
     discoveries = Discoveries(store=config.store, accept=accept)
@@ -237,7 +237,7 @@ async def check(
 
 
 async def _notes(settings: StoreSettings, stack: AsyncExitStack) -> NotesOf | None:
-    """Return what adapters have noted; None if the store cannot be opened, which its own check tells."""
+    """Return the notes of adapters; None if the store cannot be opened, which its own check reports."""
     try:
         return notes_in(await stack.enter_async_context(settings.open()))
     except WorkflowsError:
@@ -292,7 +292,7 @@ async def _probe_pages(settings: WebSettings, public_url: str | None) -> str:
 
 
 def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
-    """Check that the audit file can be written. It is not created, because it may belong to another user."""
+    """Check that the audit file can be written. Do not create it, as it may belong to another user."""
     if settings is None or settings.file is None:
         return ()
     file = settings.file
@@ -305,7 +305,7 @@ def _audit_rows(settings: AuditSettings | None) -> Sequence[Row]:
 
 
 def _channel_rows(config: Config) -> Iterator[Row]:
-    """Yield the channels of notifications and the tools that name them; nothing is sent."""
+    """Yield the channels of notifications with the tools that use them; send nothing."""
     for name, channel in config.notify.items():
         tools = [tool.name for tool in config.tools if name in channels_of(tool)]
         finding = Finding(ok=True, text=f"is notified of approvals of {', '.join(tools)}")
@@ -343,7 +343,7 @@ async def _check_engine(
     notes: NotesOf | None,
     identities: dict[str, str],
 ) -> None:
-    """Check the engine and, if it answers, all of its tools and its marked workflows concurrently."""
+    """Check the engine and, if it replies, all of its tools and marked workflows concurrently."""
     details = {"adapter": engine.adapter}
     try:
         adapter = engine.kind(engine.settings)
@@ -373,7 +373,7 @@ async def _check_tool(
     found: Callable[[Row], None],
     place: Place,
 ) -> None:
-    """Check that the workflow could run now, and that it and the tool fit; a tool that only watches needs no check."""
+    """Check that the workflow can run now and fits the tool; a tool that only watches needs no check."""
     tooling = adapter.tooling
     if not isinstance(tooling, Checks):
         found(_tool_row(tool, None))
@@ -398,8 +398,7 @@ async def _check_tool(
 async def _verified(tool: AnyTool, tooling: Verifies, checked: Finding, place: Place) -> Finding:
     """Return the finding together with the differences between the workflow and the tool, and the open points.
 
-    A finding begins with the setting it is about, if there is one: it gets the file and line of that; see
-    `Verifies.verify`.
+    A finding about a setting begins with that setting, and gets its file and line; see `Verifies.verify`.
     """
     gates = {name: gate.model_dump(include=set(GATE_WORDS)) for name, gate in tool.gates.items()}
     more: list[Finding] = []
@@ -425,7 +424,7 @@ def _tool_row(tool: AnyTool, finding: Finding | None) -> Row:
 
 
 def _unsaid(tool: AnyTool, auth: AuthSettings | None) -> str | None:
-    """Return the claims in the tool's rules that no login here can provide."""
+    """Return a hint about claims in the tool's rules that no login here can provide."""
     allowed = frozenset[str]() if tool.allow is None else tool.allow.claims
     claims = sorted(allowed.union(name for rule in tool.approval_rules for name in rule.claims))
     unsaid = [name for name in claims if auth is None or not auth.says(name)]
@@ -433,19 +432,19 @@ def _unsaid(tool: AnyTool, auth: AuthSettings | None) -> str | None:
 
 
 def _alone(tool: AnyTool, server: ServerSettings) -> Finding | None:
-    """Return the problem of an approval by another person where there is no other person."""
+    """Return the problem of an approval by another person if there is no other person."""
     needs_others = any(not each.requester_may_approve for each in tool.approvals.values())
     if not needs_others or server.auth is not None:
         return None
     text = "approval: nobody can approve: without server.auth all callers are one, and may not approve their own"
     alone = "requester_may_approve: true"
-    if not server.single_user:  # a caller over HTTP is anonymous then, and approves nothing
+    if not server.single_user:  # a caller over HTTP is then anonymous, and cannot approve
         alone += ", over HTTP with server.single_user: true"
     return Finding(ok=False, text=text, hint=f"set server.auth; or, if only one person uses it, {alone}")
 
 
 def _advice(tool: AnyTool, server: ServerSettings) -> str | None:
-    """Return a hint about settings that are valid and may not be intended."""
+    """Return a hint about settings that are valid but may be unintended."""
     if tool.approvals and server.auth is not None and len({each.subject for each in server.auth.tokens or ()}) > 1:
         return "approval: a holder of tokens of two subjects in server.auth.tokens can approve their own requests"
     if server.web is not None and any(_by_client(rule) for rule in tool.approval_rules):
@@ -466,12 +465,12 @@ def _by_client(rule: Rule) -> bool:
 
 
 def _prompts(approval: Approval) -> bool:
-    """Return True if people are to be reminded of an approval, or more people are to be asked."""
+    """True if the approval reminds people or escalates to others."""
     return approval.remind is not None or (approval.after is not None and approval.after.then != "decline")
 
 
 def _host_rows(tool: AnyTool) -> Iterator[Row]:
-    """Yield the hosts that refuse the tool. It works in all others, so this is no problem of the configuration."""
+    """Yield the hosts that refuse the tool. It works in all others, so this is not a problem of the configuration."""
     for rule, text in refusals(tool):
         finding = Finding(ok=True, text=f"{text} ({rule.source})", hint=rule.hint)
         yield Row(kind=ItemKind.HOST, name=tool.name, details={"host": rule.host}, finding=finding)
@@ -493,13 +492,13 @@ async def _within(time_limit: float, probe: Callable[[], Awaitable[Finding]]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTasks:
-    """The number of live tasks, also by name for removed tools and on removed engines."""
+    """The number of live tasks, also by name for removed tools and engines."""
 
     total: int = 0
     removed_tools: Mapping[str, int] = field(default_factory=dict[str, int])
     removed_engines: Mapping[str, int] = field(default_factory=dict[str, int])
     other_engines: Mapping[tuple[str, str, str], int] = field(default_factory=dict[tuple[str, str, str], int])
-    # those of other engines with a configured name: by the name, their identity, and that of the configured one
+    # tasks of another engine with a configured name: by name, its identity, and that of the configured engine
 
     def as_json(self) -> Mapping[str, Any]:
         """Return the counts for programs."""
@@ -508,7 +507,7 @@ class LiveTasks:
         return {"live": self.total, **removed, **({"other_engines": other} if other else {})}
 
     def findings(self) -> Mapping[str, Finding]:
-        """Return the counts as findings. A removed tool is fine: its tasks keep the settings they started with."""
+        """Return the counts as findings. A removed tool is fine: its tasks keep the settings that they started with."""
         gone = "that is no longer in the configuration"
         is_fine = self.total and not (self.removed_tools or self.removed_engines or self.other_engines)
         total = counted(self.total) + (", all of configured tools" if is_fine else "")
@@ -531,7 +530,7 @@ async def count_live_tasks(config: Config, identities: Mapping[str, str]) -> Liv
     """Count the live tasks in the store; `identities` are those of the engines that could be opened.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: the store cannot be read.
     """
     async with config.store.open() as store:
         live = [each for each in await store.counts(datetime.now(UTC)) if each.status not in TERMINAL]
@@ -568,7 +567,7 @@ class Discoveries:
     changed: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
 
     async def probe(self, engine: str, adapter: Adapter, engines: Engines, time_limit: float) -> None:
-        """Read the marked workflows of one engine, which is open."""
+        """Read the marked workflows of an open engine."""
         self.adapters[engine] = adapter
         try:
             self.exposed[engine] = await find_exposed(engines, engine, time_limit * _PAGES)
@@ -579,7 +578,7 @@ class Discoveries:
             await self._compare(engine, engines.identity(engine), pinned)
 
     async def _compare(self, engine: str, identity: str, pinned: Sequence[Exposed]) -> None:
-        """Compare definitions with those that were accepted, if the store can be used: its own check tells."""
+        """Compare definitions with the accepted ones; skip this if the store fails, which its own check reports."""
         if not pinned:
             return
         with suppress(StoreError):
@@ -591,7 +590,7 @@ class Discoveries:
                         self.changed[engine, each.source] = f"{changed}: {quoted(each.description, _SHOWN)}"
 
     def rows(self, config: Config) -> Iterator[Row]:
-        """Yield a row for each marked workflow, and one for each engine that has none or gave no answer."""
+        """Yield a row for each marked workflow, and one for each engine that has none or did not reply."""
         for problem in config.not_offered:
             finding = Finding(ok=False, text=f"not offered: {problem}", hint=_NO_TOOL)
             yield Row(kind=ItemKind.EXPOSED, name=", ".join(config.engines), finding=finding)
@@ -621,6 +620,6 @@ class Discoveries:
 
 def _offered(marked: MarkedWorkflow) -> Finding:
     said = f"offered as workflows.yaml says: {marked.named}" if marked.named else "offered as a tool"
-    draft = None if marked.named else marked.exposed.draft  # for its owner to correct and set; it has no effect before
+    draft = None if marked.named else marked.exposed.draft  # for its owner to correct and set; without effect before
     hint = None if draft is None else f"its input schema might be, correct it and set it: {json.dumps(draft)}"
     return Finding(ok=True, text=said, hint=hint)

@@ -1,4 +1,4 @@
-"""Keeps the offered tools up to date: those of the configuration, and the workflows marked as tools on its engines.
+"""Discovery keeps the offered tools up to date: those of the configuration, and workflows marked on its engines.
 
 A reload of the configuration keeps the marked workflows, and a search of the engines keeps the configuration.
 """
@@ -24,7 +24,7 @@ from mcp_workflows.sidecar.marked_workflows import ACCEPT, MarkedWorkflow, as_ac
 from mcp_workflows.tools.tool import AnyTool
 
 logger = logging.getLogger(__name__)
-RETRY_AFTER = 30.0  # seconds after a failed search, unless the next one is due before
+RETRY_AFTER = 30.0  # seconds after a failed search, unless the next one is due earlier
 
 
 class Discovery:
@@ -42,7 +42,7 @@ class Discovery:
         self._named = tools
         self._laying = tool_defaults
         self._exposed: Mapping[str, Sequence[Exposed]] = {}
-        self._changed: dict[tuple[str, str], str | None] = {}  # parts of a definition, as last logged
+        self._changed: dict[tuple[str, str], str | None] = {}  # changed parts of a definition, as last logged
         self._reported = frozenset[str]()
         self._discovering: dict[str, tuple[Adapter, anyio.CancelScope]] = {}
         self._lock = anyio.Lock()
@@ -50,7 +50,7 @@ class Discovery:
 
     @property
     def discovers(self) -> bool:
-        """True if any engine is asked for marked workflows."""
+        """True if any engine is searched for marked workflows."""
         return any(expose_every(adapter) is not None for adapter in self._workflows.adapters.values())
 
     async def reload(
@@ -60,10 +60,10 @@ class Discovery:
         tool_defaults: ToolDefaults = no_defaults,
         channels: Channels | None = None,
     ) -> None:
-        """Offer these tools from now on, and the marked workflows of unchanged engines.
+        """Offer these tools, and keep the marked workflows of unchanged engines.
 
         Raises:
-            ConfigError: they cannot be used; nothing has changed.
+            ConfigError: the tools cannot be used; nothing has changed.
         """
         async with self._lock:
             now = self._workflows.adapters
@@ -81,7 +81,7 @@ class Discovery:
                     group.start_soon(self._discover_and_log, name, adapter)
 
     async def run(self) -> None:
-        """Ask each engine for its marked workflows, at its own interval, for ever."""
+        """Search each engine for its marked workflows, at its own interval, until cancelled."""
         async with anyio.create_task_group() as group:
             while True:
                 self._renewed = anyio.Event()
@@ -107,7 +107,7 @@ class Discovery:
                 await anyio.sleep(min(every, RETRY_AFTER) if down else every)
 
     async def _discover_and_log(self, engine: str, adapter: Adapter, was_down: bool = False) -> bool:
-        """Search one engine and return whether that failed; log an outage once, as an error if people must act."""
+        """Search one engine and return True if that failed; log an outage once, as an error if people must act."""
         wrong = await self._discover(engine, adapter)
         if wrong and not was_down:
             level = logging.WARNING if isinstance(wrong, EngineUnavailable) else logging.ERROR
@@ -124,7 +124,7 @@ class Discovery:
             return error
         async with self._lock:
             if self._workflows.adapters.get(engine) is not adapter:
-                return None  # a reload has replaced it meanwhile
+                return None  # a reload has replaced it in the meantime
             try:
                 exposed = {**self._exposed, engine: found}
                 changed = await self._offer(self._named, exposed, self._workflows.adapters, self._laying)
@@ -154,7 +154,7 @@ class Discovery:
         tool_defaults: ToolDefaults,
         channels: Channels | None = None,
     ) -> bool:
-        """Offer these tools and return whether the list that clients see has changed."""
+        """Offer these tools and return True if the list for clients has changed."""
         marked = compose(named, exposed, engines, my_tasks=self._workflows.my_tasks, tool_defaults=tool_defaults)
         before, tools = self._workflows.tools, offered_tools(named, marked)
         listed = False
@@ -166,7 +166,7 @@ class Discovery:
         return listed
 
     def _log_changes(self, marked: Sequence[MarkedWorkflow], found_before: Set[str]) -> None:
-        """Log added and removed tools; log a rejected workflow once, as long as its reason stays."""
+        """Log added and removed tools; log a rejected workflow once, while its reason remains the same."""
         wrong = frozenset(f"not offered: {each.place}: {each.wrong}; {each.hint}" for each in marked if each.wrong)
         for text in sorted(wrong - self._reported):
             logger.error("%s", text)

@@ -1,4 +1,4 @@
-"""Calls of the tools of adapters: bounded and counted as all calls to engines, their texts cleaned for people."""
+"""Calls of adapters' tools: limited and counted like all calls to engines, with their texts cleaned for people."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Described = TypeVar("Described", Exposed, Discovered)
 
 
 def one_workflow(adapter: Adapter | type[Adapter], written: str, found: str) -> bool:
-    """True if both are one workflow, even if a tool names a version of the one that was found."""
+    """True if both names mean one workflow, even if one of them includes a version."""
     return adapter.same_workflow(written, found) or adapter.same_workflow(found, written)
 
 
 async def check_engines(engines: Engines) -> Mapping[str, Finding]:
-    """Check all engines at once and return the findings; unknown if an adapter has no check."""
+    """Check all engines concurrently and return the findings; unknown if an adapter has no check."""
     findings: dict[str, Finding] = {}
     names = engines.names
 
@@ -42,7 +42,7 @@ async def check_engines(engines: Engines) -> Mapping[str, Finding]:
 
 
 async def check_engine(engines: Engines, name: str) -> Finding | None:
-    """Check one engine and return the finding; None: its adapter has no check."""
+    """Check one engine and return the finding; None if its adapter has no check."""
     adapter = engines.get(name)
     tooling = None if adapter is None else adapter.tooling
     if not isinstance(tooling, Checks):
@@ -61,10 +61,10 @@ async def check_engine(engines: Engines, name: str) -> Finding | None:
 
 
 async def find_exposed(engines: Engines, engine: str, time_limit: float = DISCOVERY_TIMEOUT) -> Sequence[Exposed]:
-    """Return the workflows of an engine that are marked as tools there; none if its adapter cannot find any.
+    """Return the workflows of an engine that are marked as tools; none if its adapter does not support that.
 
     Raises:
-        EngineError: the engine did not answer, or not within `time_limit` seconds.
+        EngineError: the engine did not reply, or not within `time_limit` seconds.
     """
     try:
         with anyio.fail_after(time_limit):
@@ -76,7 +76,7 @@ async def find_exposed(engines: Engines, engine: str, time_limit: float = DISCOV
 
 
 def described(workflow: Described) -> Described:
-    """Return a workflow of an engine with the words for it as models may read them."""
+    """Return a workflow of an engine with its texts cleaned for models."""
     title, text, schema = workflow.title, workflow.description, workflow.input
     return replace(
         workflow,

@@ -1,4 +1,4 @@
-"""Tools that hosts refuse: rules that `check` warns of, each with a remedy and its source."""
+"""Tools that hosts refuse: rules for the warnings of `check`, each with a remedy and its source."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class HostRule:
     """A reason for a host to refuse tools."""
 
     host: str
-    complaint: Callable[[AnyTool], str | None]  # what is wrong with a tool; None: nothing
-    hint: str  # what to do
+    complaint: Callable[[AnyTool], str | None]  # the problem with a tool; None: no problem
+    hint: str  # the remedy
     source: str
 
 
 def refusals(tool: AnyTool) -> Iterator[tuple[HostRule, str]]:
-    """Yield the rules that the tool breaks, each with what is wrong."""
+    """Yield the rules that the tool breaks, each with the problem."""
     yield from ((rule, text) for rule in _RULES if (text := rule.complaint(tool)))
 
 
@@ -43,7 +43,7 @@ def _first(tool: AnyTool, wanted: Callable[[Schema], bool], what: str) -> str | 
 
 
 def _subschemas(schema: Any, place: str) -> Iterator[tuple[str, Schema]]:  # any JSON value
-    """Yield a schema and those inside it, each with its place. A property's name is not taken for a keyword."""
+    """Yield a schema and its subschemas, each with its place. A property's name is not mistaken for a keyword."""
     if not is_object(schema):
         return
     yield place, schema

@@ -1,4 +1,4 @@
-"""The laws of the boundary on a real engine, with executions that are started and ended there: `check --live`."""
+"""`check --live`: the laws of the boundary on a real engine, with executions that are started and ended there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mcp_workflows.testing.laws import (
 )
 
 _ONCE: Final = "an engine that starts 'once' promises nothing about this"
-_AGAIN: Final = 0.2  # seconds between two polls of an execution that was cancelled
+_AGAIN: Final = 0.2  # seconds between two polls of a cancelled execution
 
 
 class Verdict(StrEnum):
@@ -38,7 +38,7 @@ class Verdict(StrEnum):
     HELD = "held"
     BROKEN = "broken"
     NOT_TRIED = "not tried"
-    NOTED = "noted"  # there is nothing that it should be
+    NOTED = "noted"  # there is no expected result
 
 
 _VERDICTS: Final[Mapping[bool | None, Verdict]] = {True: Verdict.HELD, False: Verdict.BROKEN, None: Verdict.NOTED}
@@ -46,43 +46,43 @@ _VERDICTS: Final[Mapping[bool | None, Verdict]] = {True: Verdict.HELD, False: Ve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """One promise of the boundary, or one answer of the engine that the adapter relies on."""
+    """One promise of the boundary, or one behaviour of the engine that the adapter relies on."""
 
     promise: str
     verdict: Verdict
-    seen: str = ""  # the reason, or what the engine said
+    seen: str = ""  # the reason, or the engine's reply
     expected: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class LiveCheck:
-    """One run on an engine: what to try it with, and the findings so far."""
+    """One run on an engine: the workflows to try, and the findings so far."""
 
     engine: Engine
-    roles: Fixtures | None  # tools that the user named; None: the workflows that the adapter brings
+    roles: Fixtures | None  # tools that the user named; None: the adapter's own workflows
     settings: Any  # of the adapter's fixtures
     timeout: float  # seconds for an execution to end
     report: Callable[[Promise], None]
     promises: list[Promise] = field(default_factory=list[Promise])
-    left: list[str] = field(default_factory=list[str])  # what could not be ended or removed
+    left: list[str] = field(default_factory=list[str])  # executions and objects that could not be ended or removed
     _started: dict[str, Ref] = field(default_factory=dict[str, Ref])  # by handle
-    _unanswered: dict[str, Start] = field(default_factory=dict[str, Start])  # by key: sent, and no reply yet
-    _errors: list[str] = field(default_factory=list[str])  # the texts of all that were raised
+    _unanswered: dict[str, Start] = field(default_factory=dict[str, Start])  # by key: sent, without a reply yet
+    _errors: list[str] = field(default_factory=list[str])  # the texts of all errors raised
     _ignores_replies: bool = False
 
     def count(self, verdict: Verdict) -> int:
-        """Return how many promises have this verdict."""
+        """Return the number of promises with this verdict."""
         return sum(each.verdict is verdict for each in self.promises)
 
     async def run_until_interrupted(self) -> bool:
-        """Try everything; on SIGINT or SIGTERM end what was started, and return False.
+        """Check everything; on SIGINT or SIGTERM end the started executions, and return False.
 
         Raises:
             EngineError: see `run`; in a group.
         """
         scope, is_complete = anyio.CancelScope(), False
 
-        async def cancel_on_signals() -> None:  # further signals must not stop what cleans up
+        async def cancel_on_signals() -> None:  # further signals must not stop the cleanup
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                 async for _ in signals:
                     scope.cancel()
@@ -96,15 +96,15 @@ class LiveCheck:
                     try:
                         await stack.aclose()
                     except EngineError as error:
-                        self.left.append(str(error))  # what was created could not be removed
+                        self.left.append(str(error))  # created objects that could not be removed
             group.cancel_scope.cancel()
         return is_complete and not scope.cancelled_caught
 
     async def _try_everything(self, stack: AsyncExitStack) -> None:
-        """Try each law and question, report each verdict; the stack ends and removes what was started and created.
+        """Check each law and question, and report each verdict; the stack ends and removes everything that was created.
 
         Raises:
-            EngineError: the engine does not answer, or the workflows cannot be created.
+            EngineError: the engine does not reply, or the workflows cannot be created.
         """
         engine, kind = self.engine, self._recording(self.engine.kind)
         store = await stack.enter_async_context(StoreSettings(url="sqlite:///:memory:").open())
@@ -192,7 +192,7 @@ class LiveCheck:
             self._ignores_replies = False
 
     async def _end_all(self, adapter: Adapter) -> None:
-        """Cancel all that still runs, and keep what does not end in time."""
+        """Cancel all executions that still run, and list those that do not end in time."""
         running: dict[str, str] = {}
         with anyio.CancelScope(shield=True):
             for start in list(self._unanswered.values()):
@@ -218,7 +218,7 @@ class LiveCheck:
         self.left += [f"key {key}: whether it was started is unknown" for key in self._unanswered]
 
     async def _settle(self, adapter: Adapter, start: Start) -> None:
-        """Find out what became of a start that was interrupted, as the core does."""
+        """Find the outcome of an interrupted start, as the core does."""
         try:
             if adapter.starts is StartGuarantee.KEYED:
                 await adapter.start(start)
@@ -226,10 +226,10 @@ class LiveCheck:
                 handle = await adapter.find(start)
                 self._unanswered.pop(start.key) if handle is None else self._note(start, handle)
         except Exception:  # noqa: BLE001, S110  # whatever an adapter raises
-            pass  # it stays unknown, and is reported
+            pass  # it remains unknown, and is reported
 
     def _add(self, promise: Promise) -> None:
-        """Keep and report a verdict, without the secrets of the settings."""
+        """Store and report a verdict, without the secrets of the settings."""
         seen = promise.seen
         for secret in _secrets(self.engine.settings):
             seen = seen.replace(secret, "***")
@@ -261,7 +261,7 @@ async def _of_law(law: Law, subject: Subject, adapter: Adapter) -> Promise:
         return Promise(promise=text, verdict=Verdict.BROKEN, seen=str(broken))
     except EngineUnavailable as error:
         return Promise(promise=text, verdict=Verdict.NOT_TRIED, seen=f"no answer: {error}")
-    except Exception as error:  # noqa: BLE001  # an adapter that lets anything else through has broken the law
+    except Exception as error:  # noqa: BLE001  # any other exception from an adapter breaks the law
         return Promise(promise=text, verdict=Verdict.BROKEN, seen=f"{type(error).__name__}: {error}")
     return Promise(promise=text, verdict=Verdict.HELD)
 
@@ -279,7 +279,7 @@ async def _of_question(text: str, question: Question) -> Sequence[Promise]:
 
 
 def _secrets(settings: object) -> Sequence[str]:
-    """Return the secrets in the settings of an engine: `SecretStr`, and the texts of fields that `repr` leaves out."""
+    """Return the secrets in an engine's settings: `SecretStr`, and the texts of fields that `repr` omits."""
     if isinstance(settings, SecretStr):
         return [settings.get_secret_value()] if settings.get_secret_value() else []
     inside: Iterable[object] = ()

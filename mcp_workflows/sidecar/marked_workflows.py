@@ -1,4 +1,4 @@
-"""The workflows that are marked as tools on the engines: which of them are offered, and why others are not."""
+"""The workflows marked as tools on the engines, and whether each is offered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mcp_workflows.tools.json_schema import excess
 from mcp_workflows.tools.tool import AnyTool, TaskSupport, Tool
 
 logger = logging.getLogger(__name__)
-_PINNED = timedelta(days=3650)  # how long an accepted definition is kept
+_PINNED = timedelta(days=3650)  # how long an accepted definition is stored
 ACCEPT = "mcp-workflows check --accept"
 NAMING_HINT = "to offer it, add it to workflows.yaml under another name"
 _ENGINE_HINT = "fix that in the engine, or remove the mark"
@@ -29,32 +29,32 @@ _ENGINE_HINT = "fix that in the engine, or remove the mark"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedWorkflow:
-    """One marked workflow, and the tool that it becomes or the reason against it."""
+    """One marked workflow, with its tool or the reason why it has none."""
 
     engine: str
     exposed: Exposed
-    tool: AnyTool | None = None  # None: it is not offered as a tool
-    named: str | None = None  # the tools of the file that run it already
+    tool: AnyTool | None = None  # None: not offered as a tool
+    named: str | None = None  # the tools of the file that already run it
     wrong: str | None = None  # the reason why it is not offered
-    hint: str | None = None  # the way to correct that
+    hint: str | None = None  # the remedy
 
     @property
     def place(self) -> str:
-        """The engine's name for it, and the engine, for people."""
+        """The engine's name for it, with the engine, for people."""
         return f"{self.exposed.source} (engine {self.engine})"
 
     def rejected(self, wrong: str, hint: str = NAMING_HINT) -> MarkedWorkflow:
-        """Return the same workflow, not offered for this reason."""
+        """Return the same workflow, rejected for this reason."""
         return replace(self, tool=None, wrong=wrong, hint=hint)
 
 
 async def as_accepted(notes: Notes, found: Exposed, *, accept: bool) -> tuple[Exposed, str | None]:
-    """Return a workflow in the words that were accepted, and the parts that have changed since, with their digests.
+    """Return a workflow with its accepted definition, and the parts that have changed since, with their digests.
 
-    The first words that are seen are accepted. `accept`: return and accept those of now.
+    The first definition seen is accepted. `accept`: accept and return the current one.
 
     Raises:
-        EngineUnavailable: the store cannot be used now.
+        EngineUnavailable: the store is not available.
     """
     place, until = f"pin/{found.source}", datetime.now(UTC) + _PINNED
     now = {"title": found.title, "description": found.description, "input": dict(found.input)}
@@ -79,11 +79,11 @@ def compose(
     my_tasks: bool,
     tool_defaults: ToolDefaults = no_defaults,
 ) -> Sequence[MarkedWorkflow]:
-    """Return a decision about every marked workflow, by engine, beside the tools of the file."""
+    """Return a decision about every marked workflow, by engine, given the tools of the file."""
     found: list[MarkedWorkflow] = []
     for engine in adapters:
         once = {each.source: each for each in exposed.get(engine, ())}  # pages of an engine may overlap
-        for each in sorted(once.values(), key=lambda each: (each.name, each.source)):  # and change places
+        for each in sorted(once.values(), key=lambda each: (each.name, each.source)):  # and their order may change
             marked = _classified(engine, each, named, adapters, tool_defaults)
             found.append(_without_taken_names(marked, named, my_tasks=my_tasks))
     return list(_without_duplicates(found))
@@ -101,7 +101,7 @@ def _classified(
     adapters: Mapping[str, Adapter],
     tool_defaults: ToolDefaults,
 ) -> MarkedWorkflow:
-    """Decide about one workflow by itself: already in the file, a tool, or not possible as one."""
+    """Decide about one workflow by itself: already in the file, a tool, or rejected."""
     marked = MarkedWorkflow(engine=engine, exposed=exposed)
     ours = (tool for tool in named if tool.engine == engine)
     if already := [tool.name for tool in ours if one_workflow(adapters[engine], tool.workflow, exposed.workflow)]:
@@ -127,12 +127,12 @@ def _tool(engine: str, exposed: Exposed, adapter: Adapter, tool_defaults: ToolDe
     }
     settings = {**tool_defaults(exposed.name, said), "name": exposed.name, "options": dict(exposed.options)}
     if not takes_grace(adapter):
-        settings.pop("cancel", None)  # a default, which does not apply to this engine
+        settings.pop("cancel", None)  # a default that does not apply to this engine
     return Tool.model_validate(settings)
 
 
 def _without_taken_names(marked: MarkedWorkflow, named: Sequence[AnyTool], *, my_tasks: bool) -> MarkedWorkflow:
-    """Reject a workflow whose name is taken by a task tool or in the file, or whose task tools have taken names."""
+    """Reject a workflow if its name is taken by a task tool or in the file, or if its task tools' names are taken."""
     tool = marked.tool
     if tool is None:
         return marked
@@ -150,7 +150,7 @@ def _without_taken_names(marked: MarkedWorkflow, named: Sequence[AnyTool], *, my
 
 
 def _without_duplicates(found: Sequence[MarkedWorkflow]) -> Iterator[MarkedWorkflow]:
-    """Reject all workflows that share a name: a client could not tell which of them it calls."""
+    """Reject all workflows that share a name: a client could not distinguish them."""
     by_name = defaultdict[str, list[MarkedWorkflow]](list)
     for each in found:
         if each.tool:

@@ -1,7 +1,7 @@
 """Commands of the operator on tasks of any owner: show, explain, answer, cancel, terminate, track.
 
-They work on the store and the engines, whether or not a sidecar runs on the same store. If an engine gives no answer,
-they show the last known state. They start no execution: the sidecar does.
+They use the store and the engines, whether or not a sidecar uses the same store. If an engine does not reply, they show
+the last known state. They start no execution; only the sidecar does.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ OPERATOR = Principal(id="operator")
 
 
 async def find_task(store: Store, name: str) -> Task:
-    """Return the task with this id, or the only one whose id begins so, as the store knows it.
+    """Return the stored task with this id, or the only one whose id begins with it.
 
     Raises:
-        OperatorError: there is none, or more than one.
+        OperatorError: no task or several match.
     """
     if not name:
         raise OperatorError("give the id of a task, or its beginning")
@@ -54,7 +54,7 @@ async def find_task(store: Store, name: str) -> Task:
 
 
 class Operator:
-    """Reads and changes tasks of any owner; no request may reach it."""
+    """Reads and changes tasks of any owner; must not be reachable by requests."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Operator:
     async def tasks(
         self, where: TaskFilter, statuses: frozenset[Status] = frozenset(), limit: int = 50
     ) -> Sequence[ObservedTask]:
-        """Return the youngest tasks that fit, after a poll of each; `statuses` are those after the poll, empty: any."""
+        """Return the newest tasks that match, after a poll of each; `statuses` apply after the poll (empty: any)."""
         found: list[ObservedTask] = []
         before: tuple[datetime, str] | None = None
         for _ in range(MAX_PAGES):
@@ -88,10 +88,10 @@ class Operator:
         return found[:limit]
 
     async def find(self, name: str) -> ObservedTask:
-        """Return the task with this id, or the only one whose id begins so, after a poll.
+        """Return the task with this id, or the only one whose id begins with it, after a poll.
 
         Raises:
-            OperatorError: there is none, or more than one.
+            OperatorError: no task or several match.
         """
         return await self._executions.observe_once(await find_task(self._store, name))
 
@@ -126,10 +126,10 @@ class Operator:
         return observed, replace(found, gates=_gates(observed, found.gates, self._gates.get(task.tool, ())))
 
     async def answer(self, name: str, key: str, response: JSON) -> ObservedTask:
-        """Answer an open question as a client would (`ElicitResult`), without the rules about who may answer it.
+        """Answer an open question like a client (`ElicitResult`), without the rules about who may answer.
 
         Raises:
-            OperatorError: see `find`; the question is not open, the response does not fit, or was not delivered.
+            OperatorError: see `find`; the question is not open, or the response does not fit or was not delivered.
         """
         observed = await self.find(name)
         task = observed.task
@@ -149,7 +149,7 @@ class Operator:
         return await self._executions.observe_once(task)
 
     async def cancel(self, name: str) -> ObservedTask:
-        """Ask to cancel; if the engine does not take the request now, the sidecar delivers it later.
+        """Request cancellation; if the engine does not accept it now, the sidecar delivers it later.
 
         Raises:
             OperatorError: see `find`.
@@ -159,10 +159,10 @@ class Operator:
         return asked if asked.warning else await self._executions.observe_once(asked.task)
 
     async def terminate(self, name: str, reason: str) -> ObservedTask:
-        """End the execution without asking it.
+        """Terminate the execution, without a request to it.
 
         Raises:
-            OperatorError: see `find`; its engine cannot, or did not.
+            OperatorError: see `find`; the engine cannot terminate, or failed to.
         """
         task = await find_task(self._store, name)
         if task.ended:
@@ -182,10 +182,10 @@ class Operator:
     async def adopt(
         self, tool: AnyTool, execution_id: str, owner: Principal, arguments: Mapping[str, JSON], retention: timedelta
     ) -> ObservedTask:
-        """Make a task of an execution that was started elsewhere; a second call returns the same task.
+        """Create a task for an execution that was started elsewhere; a second call returns the same task.
 
         Raises:
-            OperatorError: the engine has no such execution, or it is of another workflow, or cannot be a task.
+            OperatorError: the engine has no such execution, or it runs another workflow, or cannot be a task.
             MappingError: the tool's templates do not work on these arguments.
         """
         try:
@@ -218,9 +218,9 @@ class Operator:
 def _gates(
     observed: ObservedTask, explained: Mapping[str, ExplainedGate], configured: Iterable[str]
 ) -> Mapping[str, ExplainedGate]:
-    """Return the state of each gate of the task and of its tool, by the adapter or else by the poll."""
+    """Return the state of each gate of the task and its tool, from the adapter or else from the poll."""
     task = observed.task
-    if task.ended:  # the store does not keep the gates of ended tasks
+    if task.ended:  # the store drops the gates of ended tasks
         return dict.fromkeys(configured, ExplainedGate.closed("the execution has ended"))
     answered = {key: request for key, request in task.execution.requests.items() if key in task.answered}
     taken = {str(request.gate): ExplainedGate.closed(f"answered already ({key})") for key, request in answered.items()}
@@ -235,7 +235,7 @@ def _gates(
 
 
 def _from_the_store(observed: ObservedTask) -> Explanation:
-    """Return the explanation for an engine that cannot explain or does not answer."""
+    """Return the explanation for an engine that cannot explain or does not reply."""
     task = observed.task
     if task.ended:
         why = task.execution.failure.text if task.execution.failure else task.execution.message

@@ -1,7 +1,7 @@
 """The listener for operators: `/metrics`, and the health endpoints, which the listener for clients has, too.
 
-It authenticates nobody, so its address should be reachable by operators alone. On loopback it accepts only the host
-names of loopback, so that no page on the web can read it.
+It does not authenticate callers, so only operators should reach its address. On loopback it accepts only loopback host
+names, so that no web page can read it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from mcp_workflows.sidecar.telemetry.exporters import Scrape
 from mcp_workflows.tasks.maintenance import RetentionRound
 from mcp_workflows.tasks.pauses import Pause
 
-ASK_EVERY: Final = 1.0  # seconds: anybody may call the endpoint, and must not cause load on engines
+ASK_EVERY: Final = 1.0  # seconds: anyone can call the endpoint, which must not cause load on engines
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 def healthz(workflows: Workflows) -> Endpoint:
-    """Return the endpoint that says whether the process can serve, or should be restarted."""
+    """Return the endpoint that reports whether the process works or must be restarted."""
 
     async def answer(_: Request) -> Response:
         return JSONResponse({"ok": workflows.alive}, status_code=200 if workflows.alive else 503)
@@ -49,7 +49,7 @@ def healthz(workflows: Workflows) -> Endpoint:
 
 
 def readyz(workflows: Workflows, shutdown_state: ShutdownState) -> Endpoint:
-    """Return the endpoint that says whether tasks can be created: the store and workflows in this process work."""
+    """Return the endpoint that reports whether tasks can be created: the store and workflows in this process work."""
 
     async def answer(_: Request) -> Response:
         if shutdown_state.stopping:
@@ -65,7 +65,7 @@ def readyz(workflows: Workflows, shutdown_state: ShutdownState) -> Endpoint:
 
 
 def enginez(workflows: Workflows) -> Endpoint:
-    """Return the endpoint that shows the state of each engine, which does not concern the others or ended tasks.
+    """Return the endpoint for the state of each engine; a problem there affects neither other engines nor ended tasks.
 
     Concurrent callers share one check.
     """
@@ -78,13 +78,13 @@ def enginez(workflows: Workflows) -> Endpoint:
         async with lock:
             if (now := time.monotonic()) - asked >= ASK_EVERY:
                 known, asked = dict(await check_engines(workflows.engines)), now
-                with suppress(StoreError):  # /readyz tells that
+                with suppress(StoreError):  # /readyz reports that
                     rounds, paused = await workflows.retention_rounds(), await workflows.pauses()
             findings = known
         ok = all(finding.ok is not False for finding in findings.values())
         body: dict[str, Mapping[str, object]] = {}
         for name, found in findings.items():
-            last = rounds.get(name)  # of the rounds over all tasks; None: no round yet
+            last = rounds.get(name)  # the last round over all tasks; None: no round yet
             ended = last.ended.isoformat() if last and last.ended else None
             shown = None if last is None else {"ended": ended, "skipped": last.skipped}
             body[name] = {"ok": found.ok, "text": found.text, "hint": found.hint, "round": shown}

@@ -1,4 +1,4 @@
-"""Reload on save: serve the configuration as it is in its files, as long as it is valid."""
+"""Reload on save: serve the current content of the configuration files whenever it is valid."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from mcp_workflows.sidecar.config.yaml import read_text
 
 logger = logging.getLogger(__name__)
 
-Stamp: TypeAlias = tuple[int, int, int]  # differs after every save
+Stamp: TypeAlias = tuple[int, int, int]  # changes with every save
 
-_POLL_EVERY = 0.2  # seconds; a save must be over for as long
+_POLL_EVERY = 0.2  # seconds; a save is complete after the same time without changes
 _INCLUDED = re.compile(r"\$\{file:([^}]+)\}")
 _SCHEMA = re.compile(r"""[^\s"'{},\[\]]+\.json\b""")
 _CODE = re.compile(r"\b([A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
 
 def files_of(config: Path, environ: Mapping[str, str]) -> frozenset[Path]:
-    """Return the configuration, the files that it includes, and all files that these name, existing or not."""
+    """Return the configuration, its included files, and all files that these name, existing or not."""
     config = config.absolute()
     files = (config, *files_in(config, included_globs(config, environ)))
     return frozenset(named for file in files for named in _named_in(file))
 
 
 def _named_in(file: Path) -> Set[Path]:
-    """Return a file and those that it names: schemas, secrets, modules beside it."""
+    """Return a file and the files that it names: schemas, secrets, modules in the same folder."""
     folder = file.parent
     try:
         text = read_text(file)
@@ -52,7 +52,7 @@ def _named_in(file: Path) -> Set[Path]:
 
 
 class Reloader:
-    """Watches the files of a configuration, and has a sidecar serve their content."""
+    """Watches the files of a configuration, and applies their content to a sidecar."""
 
     def __init__(self, path: Path, config: Config, environ: Mapping[str, str]) -> None:
         self._path = path.absolute()
@@ -62,7 +62,7 @@ class Reloader:
         self._remember_files()
 
     async def run(self, sidecar: Sidecar) -> None:
-        """Reload after every save, for ever; an invalid configuration is logged and changes nothing."""
+        """Reload after every save, until cancelled; an invalid configuration is logged and changes nothing."""
         logger.info("reloading on save: %s", ", ".join(str(file) for file in sorted(self._files)))
         while True:
             await self._until_saved()
@@ -94,13 +94,13 @@ class Reloader:
         self._stamps = self._current_stamps()
 
     def _current_stamps(self) -> Mapping[Path, Stamp | None]:
-        """Return the current stamps, also of files that a glob has begun to match."""
+        """Return the current stamps, including those of files that a glob newly matches."""
         return _stamps(self._files.union(files_in(self._path, self._globs)))
 
     async def _until_saved(self) -> None:
-        """Wait until a file differs from the remembered ones, and is saved completely; a change before the call counts.
+        """Wait until a file differs from the remembered state and is saved completely; earlier changes count.
 
-        Files are looked at, because not every file system reports changes (network, containers).
+        Polls the files, because not every file system reports changes (network, containers).
         """
         stamps = self._current_stamps()
         while True:
@@ -110,7 +110,7 @@ class Reloader:
                 return
 
     def _adapters(self, config: Config, sidecar: Sidecar) -> Mapping[str, Adapter]:
-        """Return the adapters of a configuration; an unchanged engine keeps its adapter, and with it its connection."""
+        """Return the adapters of a configuration; an unchanged engine keeps its adapter and thus its connection."""
         now, before = sidecar.workflows.adapters, self._config.engines
         return {
             name: now[name] if engine == before.get(name) else _adapter(engine)
@@ -147,14 +147,14 @@ def _stamp(file: Path) -> Stamp | None:
 
 
 def _forget_code(files: frozenset[Path], folder: Path) -> None:
-    """Forget imported modules of workflows, so that they are imported again; their own imports stay."""
+    """Remove imported modules of workflows, so that they are imported again; their own imports stay."""
     for file in files:
         if file.suffix == ".py" and file.is_relative_to(folder):
             sys.modules.pop(".".join(file.relative_to(folder).with_suffix("").parts), None)
 
 
 def _differences(before: Config, after: Config) -> Iterator[str]:
-    """Return the added, changed and removed tools and engines, for people."""
+    """Yield the added, changed and removed tools, engines and channels, for people."""
     tools = ({tool.name: tool for tool in config.tools} for config in (before, after))
     yield from _changed("tool", *tools)
     yield from _changed("engine", before.engines, after.engines)

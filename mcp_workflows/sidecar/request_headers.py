@@ -1,4 +1,4 @@
-"""Checks of request headers before all other code: duplicate headers, `Host`, `Origin`, and CORS."""
+"""Checks of request headers ahead of other code: duplicate headers, `Host`, `Origin`, and CORS."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ MAX_HEADERS: Final = 64 * 1024  # bytes of the request line and all headers, or 
 REQUEST_SECONDS: Final = 20.0  # for the headers of a request, and for each part of its body
 _PROGRESS: Final = 64 * 1024  # bytes of such a part
 _MAX_REST: Final = 32 * 2**20  # bytes of a body that are read after a refusal, so that the client reads the refusal
-_REST_PAUSE: Final = 0.5  # seconds without any of it that end the reading
-_REST_SECONDS: Final = 5.0  # for all of it
+_REST_PAUSE: Final = 0.5  # seconds without data that end the reading
+_REST_SECONDS: Final = 5.0  # for all of the rest
 _TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_LONG: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -42,19 +42,19 @@ _ASKED: Final = frozenset({"authorization", "content-type", "accept", "accept-la
     "mcp-protocol-version",
     "mcp-session-id",
 }
-_PARAMETER: Final = "mcp-param-"  # 2026-07-28: the prefix of a tool's own headers
+_PARAMETER: Final = "mcp-param-"  # 2026-07-28: the prefix of headers that tools define
 _SHOWN: Final = ("Mcp-Session-Id", "Mcp-Protocol-Version", "WWW-Authenticate", "Retry-After")
 _PRIVATE_NETWORK: Final = "access-control-request-private-network"
 
 
 def hosts_of(address: str) -> set[str]:
-    """Return the hosts of a server that listens on an address: that one, and those of loopback."""
+    """Return the accepted hosts of a server that listens on an address: the address, and the names of loopback."""
     own = f"[{ipaddress.IPv6Address(address.partition('%')[0])}]" if ":" in address else address.lower()
     return {f"{name}:*" for name in (*_LOOPBACK, own)}
 
 
 def is_allowed(value: str, allowed: Collection[str]) -> bool:
-    """Return whether a header is one of these hosts or origins, which have the spelling of `host` and `origin`."""
+    """True if a header is one of these hosts or origins, which are normalized by `host` and `origin`."""
     value = value.lower()
     name, _, port = value.rpartition(":")
     if port == "*":
@@ -64,23 +64,23 @@ def is_allowed(value: str, allowed: Collection[str]) -> bool:
 
 
 class BoundedHeaders(HttpToolsProtocol):
-    """Uvicorn's protocol with a limit on headers, which it keeps in memory (RFC 6585, section 5).
+    """Uvicorn's protocol with a limit on headers, which it buffers in memory (RFC 6585, section 5).
 
-    It counts the bytes of each piece, so headers that are complete within the first piece pass at any length; uvloop
+    It counts the bytes of each read, so headers that are complete within the first read pass at any length; uvloop
     reads 256 KiB at a time.
     """
 
     _unfinished = 0  # bytes since the last part of a body, or since the end of headers or of a request
-    _timer: asyncio.TimerHandle | None = None  # until a request must be complete; None: its response is awaited
+    _timer: asyncio.TimerHandle | None = None  # until a request must be complete; None: waiting for its response
     _progress = 0  # bytes of the body since the timer was set
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Begin to wait for the first request."""
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # same signature as uvicorn
+        """Start the timer for the first request."""
         super().connection_made(transport)
         self._wait_for_more()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
+        """Stop the timer."""
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -95,9 +95,9 @@ class BoundedHeaders(HttpToolsProtocol):
             self._timer = None
 
     def _close_late(self) -> None:
-        """Close a connection whose request stays incomplete: slow or idle clients would hold all of them."""
+        """Close a connection whose request stays incomplete: slow or idle clients could occupy all connections."""
         begun = cast("RequestResponseCycle | None", self.cycle)  # None at first, contrary to its type
-        if self.pipeline:  # the body is not read before the request ahead of it is answered
+        if self.pipeline:  # the body is read only after the response to the previous request
             self._wait_for_more()
         elif not self.transport.is_closing():
             if begun is None or begun.response_complete or not begun.response_started:
@@ -105,7 +105,7 @@ class BoundedHeaders(HttpToolsProtocol):
             self.transport.close()
 
     def on_message_begin(self) -> None:
-        """Begin to wait for the rest of a request."""
+        """Restart the timer for the rest of a request."""
         self._wait_for_more()
         super().on_message_begin()
 
@@ -144,8 +144,8 @@ class BoundedHeaders(HttpToolsProtocol):
 class CleanHeaders:
     """ASGI middleware that strips blanks around values, and refuses duplicates of headers that must be unique.
 
-    Blanks are not part of a value (RFC 9110, section 5.5), but httptools keeps them. Of two equal headers a proxy could
-    have checked one, and the code behind this could use the other.
+    Blanks are not part of a value (RFC 9110, section 5.5), but httptools keeps them. With a duplicate header, a proxy
+    might check one value while the server uses the other.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -175,10 +175,10 @@ def _error(status: int, text: str) -> Response:
 
 
 class ReadableRefusals:
-    """ASGI middleware that lets a client read why it was refused.
+    """ASGI middleware that lets a client read the reason for a refusal.
 
-    A client that still sends its body would get a broken pipe, so a bounded rest of it is read first. The SDK's 406 of
-    2026-07-28 has no body.
+    A client that is still sending its body would get a broken pipe, so a limited amount of the rest is read first. The
+    SDK's 406 of 2026-07-28 has no body.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -215,14 +215,14 @@ class ReadableRefusals:
 
 
 class AllowedHosts:
-    """ASGI middleware that keeps web pages away from a server on this machine or its network.
+    """ASGI middleware that protects a server on this machine or its network from web pages.
 
-    A page could reach it under a domain of its own that resolves to this address (DNS rebinding), which `Host` shows,
-    or from its own origin, which `Origin` shows.
+    A page could reach it by a domain that resolves to this address (DNS rebinding), visible in `Host`, or from its own
+    origin, visible in `Origin`.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str] | None = None) -> None:
-        """`origins` None: accept any."""
+        """`origins` None: accept any origin."""
         self._app = app
         self._hosts, self._origins = hosts, origins
 
@@ -251,9 +251,9 @@ class AllowedHosts:
 
 
 class Cors(CORSMiddleware):
-    """ASGI middleware that lets pages of these origins call one path, in both revisions, and read the answers.
+    """ASGI middleware that lets pages of these origins call one path, in both revisions, and read the replies.
 
-    It stands outside of all middleware that refuses requests, because a preflight has no token.
+    It must be outside of all middleware that refuses requests, because a preflight has no token.
     """
 
     def __init__(self, app: ASGIApp, origins: Collection[str], path: str) -> None:
@@ -261,14 +261,14 @@ class Cors(CORSMiddleware):
         self._path = path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a preflight; pass other requests on."""
+        """Reply to a preflight; pass other requests on."""
         if scope["type"] == "http" and scope["path"] == self._path:
             await super().__call__(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Allow the headers that clients send, and `Mcp-Param-*`, whose names tools choose."""
+        """Allow the headers that clients send, and `Mcp-Param-*`, whose names tools define."""
         asked = request_headers.get("access-control-request-headers", "")
         names = {name.strip().lower() for name in asked.split(",") if name.strip()}
         if refused := sorted(name for name in names - _ASKED if not name.startswith(_PARAMETER)):

@@ -24,8 +24,8 @@ from mcp_workflows.errors import ServerStopping, WorkflowsError
 
 logger = logging.getLogger(__name__)
 
-_ANSWER_WITHIN = 1.0  # seconds for the responses of calls that waited, before connections are closed
-_FLUSH = 0.25  # seconds for the same on stdio, where nothing shows that they are out
+_ANSWER_WITHIN = 1.0  # seconds for the responses of waiting calls, before connections are closed
+_FLUSH = 0.25  # seconds for the same on stdio, where delivery cannot be observed
 _CHUNK = 65536  # bytes
 MAX_LINE = 32 * 2**20  # bytes of a message on stdio
 
@@ -38,14 +38,14 @@ Stop = Callable[[], None]
 
 @dataclass(slots=True)
 class ShutdownState:
-    """The progress of the shutdown and the number of open requests. It changes, so it is not frozen."""
+    """The progress of the shutdown and the number of open requests; mutable."""
 
     stopping: bool = False
     answering: int = 0  # POST requests without a complete response
 
 
 class StartupErrors:
-    """ASGI middleware that keeps an error of ours before the first request as `failure`.
+    """ASGI middleware that keeps one of our errors during startup as `failure`.
 
     Its message is for the person who starts the server. Without this, uvicorn only logs a stack trace.
     """
@@ -93,7 +93,7 @@ class OpenRequests:
         self._state.answering += counts
         try:
             await self._app(scope, receive, sent)
-        except anyio.get_cancelled_exc_class():  # uvicorn cancels requests that have not ended by themselves
+        except anyio.get_cancelled_exc_class():  # uvicorn cancels requests that did not end in time
             if not self._state.stopping:
                 raise
         finally:
@@ -105,7 +105,7 @@ class OpenRequests:
 
 
 class DrainingServer(uvicorn.Server):
-    """Uvicorn that serves for a while after SIGTERM or SIGHUP, so that load balancers notice; the exit code is 0.
+    """Uvicorn that continues to serve after SIGTERM or SIGHUP, so that load balancers notice; the exit code is 0.
 
     Uvicorn waits for open requests before it stops. Ours can take days, so `stop` ends them first.
     """
@@ -118,11 +118,11 @@ class DrainingServer(uvicorn.Server):
         self._drain = drain.total_seconds()
         self._stop = stop
         self._end_at: float | None = None  # when waiting calls are ended, on the monotonic clock
-        self._cut_at: float | None = None  # when connections are closed, answered or not
+        self._cut_at: float | None = None  # when connections are closed, with or without a response
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Handle the signals of uvicorn, and SIGHUP."""
+        """Handle uvicorn's signals, and SIGHUP."""
         with super().capture_signals():
             before = {number: signal.signal(number, self.handle_exit) for number in _hangup_signals()}
             try:
@@ -135,7 +135,7 @@ class DrainingServer(uvicorn.Server):
         """Drain after SIGTERM and SIGHUP, not after Ctrl-C; a second signal ends the drain, a third closes connections.
 
         Uvicorn's own handler would raise the signal again at the end. The handler of sse-starlette would then close the
-        streams of 2025-11-25 before their calls have been answered.
+        streams of 2025-11-25 before the responses to their calls.
         """
         now = time.monotonic()
         if not self.started:
@@ -149,7 +149,7 @@ class DrainingServer(uvicorn.Server):
         self._state.stopping = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Return whether to exit; uvicorn asks ten times a second."""
+        """Return True to exit; uvicorn calls this ten times a second."""
         now = time.monotonic()
         if self._cut_at is None and self._end_at is not None and now >= self._end_at:
             self._stop()
@@ -186,13 +186,13 @@ async def _close_on_signal(stdin: socket.socket, stop: Stop) -> None:
         async for _ in signals:
             stop()
             await anyio.sleep(_FLUSH)
-            with suppress(OSError):  # the client has closed it meanwhile
+            with suppress(OSError):  # the client has closed it in the meantime
                 stdin.shutdown(socket.SHUT_WR)
             return
 
 
 def _hangup_signals() -> Sequence[signal.Signals]:
-    """Return SIGHUP; nothing on Windows, which has none, or where the process ignores it (`nohup`)."""
+    """Return SIGHUP; nothing on Windows, which lacks it, or if the process ignores it (`nohup`)."""
     if sys.platform == "win32" or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return ()
     return (signal.SIGHUP,)
@@ -201,7 +201,7 @@ def _hangup_signals() -> Sequence[signal.Signals]:
 def _closable_stdin() -> socket.socket | None:
     """Replace standard input by a socket, because a thread that reads from a pipe cannot be interrupted.
 
-    Return the other end; None on Windows, and without a standard input.
+    Return the other end; None on Windows, or without standard input.
     """
     if sys.platform == "win32":
         return None
@@ -217,9 +217,9 @@ def _closable_stdin() -> socket.socket | None:
 
 
 def _pump(source: int, target: socket.socket) -> None:
-    """Copy the input; end it if a line has no end, which would be kept in memory."""
+    """Copy the input; end it if a line exceeds `MAX_LINE`, which would fill the memory."""
     length = 0  # bytes of the line that is being read
-    with suppress(OSError):  # the reader has gone
+    with suppress(OSError):  # the reader has closed it
         while data := os.read(source, _CHUNK):
             end = data.rfind(b"\n")
             length = length + len(data) if end < 0 else len(data) - end - 1

@@ -1,6 +1,6 @@
 """The contract suite that proves an adapter, and an engine in memory.
 
-The suite needs pytest; `laws` does not, and the program uses it. See `docs/extend/write-an-adapter.md`.
+The suite needs pytest; `laws` does not, as the program uses it. See `docs/extend/write-an-adapter.md`.
 """
 
 from __future__ import annotations

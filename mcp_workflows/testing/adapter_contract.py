@@ -1,4 +1,4 @@
-"""AdapterContract: the laws of the boundary, one test each. A class gets the tests of those laws that apply to it."""
+"""AdapterContract: the laws of the boundary as tests. A class gets the tests of the laws that apply to it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class AdapterContract:
-    """Prove an adapter: subclass this in a test module, say what it is, and override one fixture, `subject`.
+    """Test an adapter: subclass this in a test module, declare its properties, and override the fixture `subject`.
 
     ```python
     from mcp_workflows.adapter import StartGuarantee, Terminates
@@ -92,34 +92,34 @@ class AdapterContract:
                 secret="s3cret",
             )
     ```
-    The class attributes decide which laws become tests: none is skipped. A test compares them with the adapter and with
-    the subject. Where the engine cannot keep a law, override that test and say why in its docstring:
+    The class attributes decide which laws become tests; none is skipped. A test compares them with the adapter and the
+    subject. If the engine cannot keep a law, override that test and give the reason in its docstring:
 
     ```python
         async def test_another_input_under_the_same_key_is_refused(self, subject, adapter):
             '''MyEngine does not tell the input of an execution that has ended.'''
     ```
-    `losing_replies(adapter)` is a context in which each reply of `start` is lost after it took effect: a proxy that
-    cuts the connection, a time-out of nearly nothing. What may have been started is started again under its key (KEYED)
-    or looked for (FINDABLE), as the core does. Needs pytest; runs on asyncio.
+    `losing_replies(adapter)` is a context in which each reply of `start` is lost after it took effect, such as a proxy
+    that cuts the connection, or a minimal time-out. An uncertain start is repeated with its key (KEYED) or searched for
+    (FINDABLE), as in the core. Needs pytest; runs on asyncio.
     """
 
     starts: ClassVar[StartGuarantee] = StartGuarantee.KEYED
     capabilities: ClassVar[frozenset[type]] = frozenset()
-    """The protocols with laws, of the adapter and its tooling, that this adapter has: `DescribesMany`, `Explains`.
+    """The protocols with laws that the adapter or its tooling implements: `DescribesMany`, `Explains`.
 
-    `MessageRole` stands for an adapter that sends messages; the subject has `messages` then.
+    `MessageRole` stands for an adapter that sends messages; the subject then has `messages`.
     """
     untried: ClassVar[frozenset[type]] = frozenset()
-    """Those of them that cannot be tried on this subject; the class says why beside it."""
+    """Capabilities that cannot be tested on this subject; the class gives the reason in a comment."""
     lacks: ClassVar[frozenset[str]] = frozenset({"has_stopped"})
-    """The optional parts that the subject leaves out: `asks`, `losing_replies` and others of `laws.PARTS`."""
+    """The optional parts that the subject omits: `asks`, `losing_replies` and others of `laws.PARTS`."""
     pytestmark: ClassVar[Sequence[pytest.MarkDecorator]] = [pytest.mark.anyio]
 
     def __init_subclass__(cls, **more: Any) -> None:  # Any: of other classes
-        """Give the class the tests of the laws that apply to it.
+        """Add the tests of the laws that apply to the class.
 
-        An override in the class itself stays. An inherited one is dropped if the law does not apply to the class.
+        An override in the class itself remains. An inherited one is removed if the law does not apply to the class.
         """
         super().__init_subclass__(**more)
         unknown = cls.lacks - PARTS.keys()
@@ -138,7 +138,7 @@ class AdapterContract:
 
     @pytest.fixture
     def anyio_backend(self) -> str:
-        """Return the one backend that counts: asyncio."""
+        """Return the only supported backend: asyncio."""
         return "asyncio"
 
     @pytest.fixture
@@ -266,7 +266,7 @@ async def an_adopted_execution_is_the_one_its_id_names(subject: Subject, adapter
 async def what_has_ended_is_listed_once_with_its_status(subject: Subject, adapter: Adapter) -> None:
     """Executions that ended at a time or later are listed, the earliest first; no others are."""
     assert isinstance(adapter, ListsEnded)
-    since = datetime.now(UTC) - timedelta(minutes=1)  # its clock may differ from ours
+    since = datetime.now(UTC) - timedelta(minutes=1)  # the engine's clock may differ from ours
     async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as running:
         starts = [new_start(role) for role in (subject.fails, subject.finishes, subject.finishes)]
         refs = (ref_of(start, await adapter.start(start)) for start in starts)  # one after the other
@@ -402,7 +402,7 @@ async def a_marked_workflow_can_be_offered(subject: Subject, adapter: Adapter) -
         assert each.workflow
         assert each.source
         assert each.input.get("type") == "object"
-        Draft202012Validator(dict(each.input), offline=True)  # raises if it is no JSON Schema
+        Draft202012Validator(dict(each.input), offline=True)  # raises if it is not a JSON Schema
         adapter.Options.model_validate(each.options)
 
 
@@ -448,7 +448,7 @@ async def an_execution_that_ends_is_hinted_at_by_its_handle(subject: Subject, ad
     assert over.is_set()
 
 
-# --- when the engine is not there
+# --- when the engine is unreachable
 
 
 @Needs(parts=("unreachable",))
@@ -524,7 +524,7 @@ CAPABILITIES: Final = frozenset(needs.capability for needs in NEEDS.values() if 
 
 
 def _test_of(law: Law) -> FunctionType:
-    """Return the method that tries a law; pytest gives it the two fixtures."""
+    """Return the test method of a law; pytest passes it the two fixtures."""
 
     async def test(self: object, subject: Subject, adapter: Adapter) -> None:
         await law(subject, adapter)

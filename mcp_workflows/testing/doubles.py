@@ -29,24 +29,24 @@ class FindableMemorySettings(MemorySettings):
 
 
 class FindableMemoryAdapter(MemoryAdapter):
-    """`MemoryAdapter` without keys: each start is another execution; `faults.lag` hides the new ones for a while."""
+    """`MemoryAdapter` without keys: each start creates an execution; `faults.lag` hides new ones for a while."""
 
     Settings = FindableMemorySettings
     ActionSettings = None
     starts = StartGuarantee.FINDABLE
 
     def __init__(self, settings: FindableMemorySettings) -> None:
-        """Join the engine of that name, or make a new one."""
+        """Join the engine of that name, or create it."""
         super().__init__(settings)
         self._settling = timedelta(seconds=settings.settling_seconds)
 
     @property
     def settling(self) -> timedelta:
-        """The time that its settings give; see `Finds`."""
+        """The time from the settings; see `Finds`."""
         return self._settling
 
     async def start(self, start: Start) -> str:
-        """Start another execution; the key is only a label of it."""
+        """Start another execution; the key is only its label."""
         await self._call("start")
         self._refuse(start)
         handle = f"memory-{uuid.uuid4().hex}"
@@ -55,7 +55,7 @@ class FindableMemoryAdapter(MemoryAdapter):
         return handle
 
     async def find(self, start: Start) -> str | None:
-        """Return the oldest execution with this key that is seen by now, and end the later ones."""
+        """Return the oldest visible execution with this key, and end the later ones."""
         await self._call("find")
         seen = [
             handle
@@ -76,7 +76,7 @@ class FindableMemoryAdapter(MemoryAdapter):
 
 
 class MemoryNotes(Notes):
-    """Notes in memory; `until` has the end of each, and `available = False` is a store in trouble."""
+    """Notes in memory; `until` has the expiry of each, and `available = False` simulates a failing store."""
 
     def __init__(self) -> None:
         self._values: dict[str, JSON] = {}
@@ -84,22 +84,22 @@ class MemoryNotes(Notes):
         self.available = True
 
     async def get(self, key: str) -> JSON:
-        """Return the value of this key; None: there is none."""
+        """Return the value of this key; None if there is none."""
         return copy.deepcopy(self._there().get(key))
 
     async def under(self, beginning: str) -> Mapping[str, JSON]:
-        """Return all values whose keys have this beginning, by key, sorted by it."""
+        """Return all values whose keys have this prefix, sorted by key."""
         found = self._there()
         return {key: copy.deepcopy(found[key]) for key in sorted(found) if key.startswith(beginning)}
 
     async def add(self, key: str, value: JSON, *, until: datetime) -> JSON:
-        """Return the value of this key from now on: the one that is there already, or else this one."""
+        """Store the value unless the key has one; return the stored value."""
         if key not in self._there():
             await self.put(key, value, until=until)
         return await self.get(key)
 
     async def put(self, key: str, value: JSON, *, until: datetime) -> None:
-        """Keep this value in place of any other."""
+        """Store this value, replacing any other."""
         self._there()[key] = copy.deepcopy(value)
         self.until[key] = until
 
@@ -110,7 +110,7 @@ class MemoryNotes(Notes):
 
 
 class LossyProxy:
-    """A proxy in front of one server on this machine; `port` is its own."""
+    """A proxy in front of one server on this machine; `port` is the proxy's."""
 
     def __init__(self, target: int) -> None:
         self.port = 0
@@ -120,7 +120,7 @@ class LossyProxy:
 
     @asynccontextmanager
     async def losing(self) -> AsyncGenerator[None]:
-        """Lose all that the server sends; afterwards break the connections, and let new ones work."""
+        """Discard all data from the server; afterwards close the connections, and let new ones work."""
         self._losing = True
         try:
             yield
@@ -131,7 +131,7 @@ class LossyProxy:
             self._open.clear()
 
     async def serve(self, client: ByteStream) -> None:
-        """Serve one connection; close it at once, with a log entry, if the server is not there."""
+        """Serve one connection; if the server is unreachable, log that and close it."""
         try:
             server = await anyio.connect_tcp("127.0.0.1", self._target)
         except OSError:
@@ -155,10 +155,10 @@ class LossyProxy:
 
 @asynccontextmanager
 async def lossy_proxy(target: int, *, port: int = 0) -> AsyncGenerator[LossyProxy]:
-    """Run a proxy on this port, or a free one, while this is entered."""
+    """Run a proxy on this port, or a free one, within this context."""
     proxy = LossyProxy(target)
     async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port) as listener:
-        proxy.port = listener.extra(SocketAttribute.local_port)  # noqa: S610  # no Django in sight
+        proxy.port = listener.extra(SocketAttribute.local_port)  # noqa: S610  # unrelated to Django
         async with anyio.create_task_group() as group:
             group.start_soon(listener.serve, proxy.serve)
             yield proxy

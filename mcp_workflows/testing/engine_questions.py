@@ -1,4 +1,4 @@
-"""Questions that only a real engine can answer, tried by `check --live` on workflows deployed for a while.
+"""Questions that only a real engine can answer, asked by `check --live` with temporarily deployed workflows.
 
 A question is a generator of observations about a deployment; it blocks, and its docstring is shown.
 """
@@ -18,7 +18,7 @@ from mcp_workflows.adapter import Observation, Question
 
 
 class Removable(Protocol):
-    """Something deployed that is removed in the end."""
+    """A deployment that is removed in the end."""
 
     def remove(self) -> None:
         """Stop and remove everything; this blocks."""
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed(Generic[D]):
-    """A deployment, its workflows by the part they play, and a way to run something that blocks."""
+    """A deployment, its workflows by role, and a way to run blocking functions."""
 
     at: D
     parts: Mapping[str, str]
@@ -70,7 +70,7 @@ def expect(expected: str, found: object) -> Observation:
 
 
 def expect_one_of(expected: Sequence[str], found: str, about: str = "") -> Observation:
-    """Return the observation of a value that must be one of the expected ones; `about` says which value it is."""
+    """Return the observation of a value that must be one of the expected ones; `about` names the value."""
     return Observation(
         expected=" or ".join(expected), seen=f"{about}: {found}" if about else found, ok=found in expected
     )
@@ -82,7 +82,7 @@ def note(text: str, *, ok: bool | None = None) -> Observation:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Return the time that a call takes."""
+    """Return the duration of a call."""
     began = time.monotonic()
     call()
     return time.monotonic() - began

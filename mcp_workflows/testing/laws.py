@@ -1,6 +1,6 @@
-"""The laws of the boundary, as functions: `AdapterContract` tries them in tests, `mcp-workflows check --live` anywhere.
+"""The laws of the boundary as functions, for the tests of `AdapterContract` and for `mcp-workflows check --live`.
 
-A law that does not hold raises `LawBroken`; one that cannot be tried here raises `NotTried`. Needs no pytest.
+A broken law raises `LawBroken`; a law that cannot be tested here raises `NotTried`. Needs no pytest.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from mcp_workflows.errors import EngineError, EngineRefused, EngineUnavailable, 
 STACK_TRACES: Final = ("Traceback (most recent call last)", 'File "', "\n    at ")
 _FIRST_PAUSE: Final = 0.05  # seconds
 _LONGEST_PAUSE: Final = 1.0
-_POLLS: Final = 3  # of which one that does not block is enough
+_POLLS: Final = 3  # one poll that does not block is enough
 _LONGEST_BLOCK: Final = 1.0  # seconds
-_TIMEOUT: Final = 30.0  # until an execution has come to where it should
+_TIMEOUT: Final = 30.0  # until an execution has reached the expected state
 
 KEYED_OR_FINDABLE: Final = frozenset({StartGuarantee.KEYED, StartGuarantee.FINDABLE})
 FINDABLE: Final = frozenset({StartGuarantee.FINDABLE})
 
 
-class LawBroken(AssertionError):  # noqa: N818  # an outcome, not a mistake
-    """The adapter or its engine does not keep a law; the message says what it did instead."""
+class LawBroken(AssertionError):  # noqa: N818  # an outcome, not a defect
+    """The adapter or its engine breaks a law; the message has the actual behaviour."""
 
 
-class NotTried(unittest.SkipTest):  # likewise; test runners know its base class
-    """A law cannot be tried here; the message says why."""
+class NotTried(unittest.SkipTest):  # an outcome; test runners know its base class
+    """A law cannot be tested here; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject(Fixtures):
-    """The subject of the proof: a way to make an adapter, and the workflows that play the parts."""
+    """The subject of the tests: a factory of adapters, and the workflows for the roles."""
 
-    new_adapter: Callable[[], Adapter]  # not entered; all of one test talk to the same engine
-    unreachable: Callable[[], Adapter] | None = None  # an adapter of an engine that is not there
+    new_adapter: Callable[[], Adapter]  # not entered; all in one test use the same engine
+    unreachable: Callable[[], Adapter] | None = None  # an adapter of an unreachable engine
     secret: str | None = None  # in the settings of `unreachable`: must appear in no message
     losing_replies: Callable[[Adapter], AbstractAsyncContextManager[None]] | None = None  # gets the adapter that starts
-    timeout: float = 30  # seconds until something that must happen has happened
-    call_timeout: float = 10  # seconds one call may take at most
+    timeout: float = 30  # seconds until an expected event must have happened
+    call_timeout: float = 10  # maximum seconds of one call
 
 
 class _Unknown:
@@ -66,7 +66,7 @@ class _Unknown:
 
 
 UNKNOWN: Final = _Unknown()
-"""In a subject: an `output` that nobody can tell beforehand, or `other_arguments` that nobody knows."""
+"""In a subject: an unpredictable `output`, or unknown `other_arguments`."""
 
 PARTS: Final[Mapping[str, str]] = {
     "asks": "no workflow is known that asks this",
@@ -77,7 +77,7 @@ PARTS: Final[Mapping[str, str]] = {
     "refused": "nothing is known that this engine refuses to start",
     "unreachable": "the subject has no unreachable engine",
 }
-"""The parts of a subject that it may leave out, and the reason that is given then for a law that was not tried."""
+"""The optional parts of a subject, with the reason for not testing a law without each."""
 
 Law: TypeAlias = Callable[[Subject, Adapter], Coroutine[None, None, None]]
 T = TypeVar("T")
@@ -85,11 +85,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """The conditions under which a law applies."""
+    """The conditions for a law."""
 
     starts: frozenset[StartGuarantee] = frozenset(StartGuarantee)
     parts: tuple[str, ...] = ()  # of the subject: names in `PARTS`
-    capability: type | None = None  # the protocol that the adapter, or its tooling, must have
+    capability: type | None = None  # the protocol that the adapter or its tooling must implement
 
     def __call__(self, law: Law) -> Law:
         """Return the law, which raises `NotTried` without its conditions; decorates the functions below."""
@@ -111,7 +111,7 @@ NEEDS: Final[dict[Law, Needs]] = {}
 
 
 def absent_parts(subject: Subject) -> frozenset[str]:
-    """Return the names of the parts that the subject leaves out."""
+    """Return the names of the parts that the subject omits."""
     return frozenset(name for name in PARTS if _is_absent(getattr(subject, name)))
 
 
@@ -120,10 +120,10 @@ def _is_absent(part: object) -> bool:
 
 
 def until_found(poll: Callable[[], T | None], what: str, timeout: float = _TIMEOUT) -> T:
-    """Poll, in a worker thread, until there is something, and return it; `timeout` in seconds.
+    """Poll in a worker thread until there is a value, and return it; `timeout` in seconds.
 
     Raises:
-        NotTried: there was nothing in time.
+        NotTried: there was none in time.
     """
     deadline = time.monotonic() + timeout
     while (found := poll()) is None:
@@ -135,10 +135,10 @@ def until_found(poll: Callable[[], T | None], what: str, timeout: float = _TIMEO
 
 
 def new_start(role: Role) -> Start:
-    """Return a start under a key of its own.
+    """Return a start with a unique key.
 
     Raises:
-        NotTried: nobody plays this part.
+        NotTried: no workflow has this role.
     """
     if role.missing is not None:
         raise NotTried(role.missing)
@@ -154,7 +154,7 @@ def new_start(role: Role) -> Start:
 async def start_again(subject: Subject, adapter: Adapter, start: Start) -> str:
     """Return the handle of a start that may have happened before, as the core gets it: see `StartGuarantee`.
 
-    KEYED starts again. FINDABLE is searched until it is seen; nothing is started twice.
+    KEYED starts again. FINDABLE searches until the execution is visible; nothing is started twice.
     """
     if adapter.starts is not StartGuarantee.FINDABLE:
         return await adapter.start(start)
@@ -162,12 +162,12 @@ async def start_again(subject: Subject, adapter: Adapter, start: Start) -> str:
         for pause in _pauses():
             if (handle := await finder(adapter).find(start)) is not None:
                 return handle
-            await anyio.sleep(pause)  # its list may lag behind
+            await anyio.sleep(pause)  # a list may lag behind
     raise LawBroken(f"find() does not see within {subject.timeout} s what was started under this key")
 
 
 def _pauses() -> Iterator[float]:
-    """Yield the seconds before the next poll, more and more: an engine may have a rate limit."""
+    """Yield the seconds before the next poll, increasingly long: an engine may have a rate limit."""
     pause = _FIRST_PAUSE
     while True:
         yield pause
@@ -175,7 +175,7 @@ def _pauses() -> Iterator[float]:
 
 
 def finder(adapter: Adapter) -> Finds:
-    """Return the adapter as one that can look for an execution by its key, as FINDABLE must."""
+    """Return the adapter as one that can find an execution by its key, which FINDABLE requires."""
     if not isinstance(adapter, Finds):
         raise LawBroken("`starts` says FINDABLE: write find() and settling, or say ONCE")
     return adapter
@@ -198,18 +198,18 @@ def hold(condition: bool, text: str) -> None:
 
 
 async def expect(call: Awaitable[object], *kinds: type[EngineError], advice: str) -> EngineError:
-    """Return the error of the call, which must be one of these; otherwise the law is broken, with the advice."""
+    """Return the error of the call, which must be one of these kinds; otherwise raise `LawBroken` with the advice."""
     try:
         result = await call
     except kinds as expected:
         return expected
-    except Exception as error:  # an adapter may let everything through
+    except Exception as error:  # an adapter may raise anything
         raise LawBroken(f"{advice}; it raised {type(error).__name__}: {error}") from error
     raise LawBroken(f"{advice}; it returned {result!r}")
 
 
 async def expect_conflict(subject: Subject, adapter: Adapter, start: Start) -> None:
-    """Expect that the key of this start is taken by an execution of another workflow or with another input."""
+    """Expect that the key of this start belongs to an execution of another workflow or with another input."""
     verb = "find" if adapter.starts is StartGuarantee.FINDABLE else "start"
     advice = (
         f"{verb}() must raise StartConflict when the key belongs to an execution with another workflow or input: keep "
@@ -219,7 +219,7 @@ async def expect_conflict(subject: Subject, adapter: Adapter, start: Start) -> N
 
 
 async def expect_not_found(call: Awaitable[object], verb: str, *, refused: bool = False) -> None:
-    """Expect that the call finds no execution; `refused` if a definite no will do, too."""
+    """Expect that the call finds no execution; with `refused`, a refusal is fine, too."""
     advice = f"{verb}() must raise ExecutionNotFound when there is no such execution"
     advice += ": ask the engine, even when there seems to be nothing to do" if refused else ""
     kinds = (ExecutionNotFound, EngineRefused) if refused else (ExecutionNotFound,)
@@ -227,7 +227,7 @@ async def expect_not_found(call: Awaitable[object], verb: str, *, refused: bool 
 
 
 async def poll(subject: Subject, adapter: Adapter, ref: Ref) -> Execution:
-    """Poll once, within the time for one call; a blocked event loop counts, too."""
+    """Poll once, within the time limit of one call; a blocked event loop counts, too."""
     began, seen = anyio.current_time(), None
     with anyio.move_on_after(subject.call_timeout):
         seen = await adapter.describe(ref)
@@ -240,9 +240,9 @@ async def poll(subject: Subject, adapter: Adapter, ref: Ref) -> Execution:
 
 
 async def until(subject: Subject, adapter: Adapter, ref: Ref, wanted: Callable[[Execution], bool]) -> Execution:
-    """Poll until it is as wanted; the law is broken after `subject.timeout` seconds.
+    """Poll until the condition holds; the law is broken after `subject.timeout` seconds.
 
-    A poll without an answer is repeated, as the poller does; the error of the last one is raised.
+    A poll without a reply is repeated, as in the poller; the last error is raised.
     """
     last: Execution | EngineUnavailable | None = None
     with anyio.move_on_after(subject.timeout):
@@ -252,14 +252,14 @@ async def until(subject: Subject, adapter: Adapter, ref: Ref, wanted: Callable[[
                     return last
             except EngineUnavailable as error:
                 last = error
-            await anyio.sleep(pause)  # an engine far away sets no event of ours
+            await anyio.sleep(pause)  # a remote engine sets no event of ours
     if isinstance(last, EngineUnavailable):
         raise last
     raise LawBroken(f"not seen within {subject.timeout} s; the last poll: {last}")
 
 
 async def until_ended(subject: Subject, adapter: Adapter, ref: Ref) -> Execution:
-    """Poll until it has ended."""
+    """Poll until the execution has ended."""
     return await until(subject, adapter, ref, lambda seen: seen.terminal)
 
 
@@ -270,7 +270,7 @@ async def see_end(subject: Subject, adapter: Adapter, role: Role) -> Execution:
 
 
 async def see_questions(subject: Subject, adapter: Adapter, role: Role | None) -> tuple[Ref, Execution]:
-    """Return a new execution, and the poll of it that shows its questions."""
+    """Return a new execution, with the poll that shows its questions."""
     assert role is not None, "the law needs this part of the subject"
     start = new_start(role)
     ref = ref_of(start, await adapter.start(start))
@@ -278,9 +278,9 @@ async def see_questions(subject: Subject, adapter: Adapter, role: Role | None) -
 
 
 async def run_on(subject: Subject, adapter: Adapter) -> None:
-    """Wait until an execution that is started now has ended: all that were started before it run by then.
+    """Wait until an execution started now has ended; by then, all earlier ones run.
 
-    An engine that runs one at a time ends none meanwhile: then it has run for `timeout` seconds.
+    An engine that runs one at a time ends none in the meantime; then wait for `timeout` seconds.
     """
     start = new_start(subject.finishes)
     ref = ref_of(start, await adapter.start(start))
@@ -295,7 +295,7 @@ async def run_on(subject: Subject, adapter: Adapter) -> None:
 async def cancelled_afterwards(
     subject: Subject, adapter: Adapter, start: Start, *, again: bool = False
 ) -> AsyncGenerator[Ref]:
-    """Start an execution that is cancelled in the end; `again` if it may have been started before."""
+    """Start an execution and cancel it in the end; `again` if it may have been started before."""
     ref = ref_of(start, await (start_again(subject, adapter, start) if again else adapter.start(start)))
     try:
         yield ref
@@ -305,13 +305,13 @@ async def cancelled_afterwards(
 
 
 async def one_left(subject: Subject, adapter: Adapter, start: Start, handles: Collection[str]) -> str:
-    """Return the handle of the only execution under this key that is not cancelled, once all others are.
+    """Return the handle of the only execution with this key that is not cancelled, once all others are.
 
-    An adapter may show the execution that goes on in place of a cancelled one.
+    An adapter may show the continuing execution instead of a cancelled one.
     """
     with anyio.move_on_after(subject.timeout):
         for pause in _pauses():
-            found = await start_again(subject, adapter, start)  # which cancels later ones, as they come to be seen
+            found = await start_again(subject, adapter, start)  # cancels later ones once they are visible
             others = [await adapter.describe(ref_of(start, handle)) for handle in handles if handle != found]
             over = [seen for seen in others if seen.execution_id != found]
             if all(seen.terminal for seen in over):
@@ -323,7 +323,7 @@ async def one_left(subject: Subject, adapter: Adapter, start: Start, handles: Co
 
 
 def assert_clean(subject: Subject, text: str) -> None:
-    """Hold that there is a text, with no stack trace and no secret in it."""
+    """Check that there is a text without stack trace or secret."""
     hold(bool(text), "there must be a text")
     hold(not _traces(text), f"a stack trace crossed the boundary: {text}")
     hold(subject.secret is None or subject.secret not in text, "a secret of the settings crossed the boundary")
@@ -376,7 +376,7 @@ async def a_start_whose_reply_was_lost_is_found_again(subject: Subject, adapter:
     sent = isinstance(lost, EngineUnavailable) and lost.sent
     hold(sent, "EngineUnavailable(sent=False) is a promise that nothing was started: this may have been")
     if adapter.starts is StartGuarantee.ONCE:
-        return  # it stays unknown whether it was started
+        return  # whether it was started stays unknown
     if subject.other_arguments is not UNKNOWN:
         taken = replace(start, arguments=subject.other_arguments)
         await expect_conflict(subject, adapter, taken)  # so the lost start is the one found below
@@ -398,7 +398,7 @@ async def starting_at_once_from_two_replicas_leaves_one_execution(subject: Subje
             try:
                 handles.append(await one.start(start))
             except EngineError as error:
-                refused.append(error)  # a group of ten says no more than the first
+                refused.append(error)  # a group of ten has no more information than the first
 
         async with anyio.create_task_group() as group:
             for number in range(10):
@@ -431,7 +431,7 @@ async def what_nobody_started_is_not_found_by_its_key(subject: Subject, adapter:
     """A search for a key sees the executions of this key only."""
     finding, start = finder(adapter), new_start(subject.endless)
     async with cancelled_afterwards(subject, adapter, start):
-        await start_again(subject, adapter, start)  # now others would be seen, too
+        await start_again(subject, adapter, start)  # so others would be visible, too
         found = await finding.find(new_start(subject.endless))
         hold(found is None, f"find() must return None for a key that nobody used; it returned {found!r}")
 
@@ -488,7 +488,7 @@ async def a_handle_survives_our_restart(subject: Subject, adapter: Adapter) -> N
 async def a_poll_of_a_running_execution_never_waits(subject: Subject, adapter: Adapter) -> None:
     """A poll of a running execution never waits, and has nothing that belongs to its end."""
     async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
-        polls = [await poll(subject, adapter, ref)]  # perhaps before it runs
+        polls = [await poll(subject, adapter, ref)]  # possibly before it runs
         await run_on(subject, adapter)
         polls += [await poll(subject, adapter, ref) for _ in range(2)]
     for seen in polls:
@@ -575,7 +575,7 @@ async def an_answer_lets_it_go_on(subject: Subject, adapter: Adapter) -> None:
     await adapter.answer(ref, {key: accepted(subject)})
     ended = await until_ended(subject, adapter, ref)
     hold(ended.status is Status.SUCCEEDED, f"the answer lets it go on, and succeed: {ended}")
-    await adapter.answer(ref, {key: {"action": "decline"}})  # a host that sends it again: ignored, not refused
+    await adapter.answer(ref, {key: {"action": "decline"}})  # a host may send it again: ignored, not refused
     _unchanged(ended, await adapter.describe(ref), "the same answer once more")
 
 
@@ -596,7 +596,7 @@ async def an_answer_to_an_unknown_question_is_ignored(subject: Subject, adapter:
 async def some_of_the_questions_can_be_answered_first(subject: Subject, adapter: Adapter) -> None:
     """Some of the open questions can be answered first; a key is never used again."""
     ref, _ = await see_questions(subject, adapter, subject.asks_two)
-    seen = await until(subject, adapter, ref, lambda now: len(now.requests) > 1)  # they may show one by one
+    seen = await until(subject, adapter, ref, lambda now: len(now.requests) > 1)  # they may appear one by one
     first, second = seen.requests
     await adapter.answer(ref, {first: accepted(subject)})
     left = await until(subject, adapter, ref, lambda now: first not in now.requests)
@@ -631,7 +631,7 @@ async def a_declined_question_is_not_delivered_as_accepted(subject: Subject, ada
     try:
         declined = await _answered(subject, adapter, ref, seen, {"action": "decline"})
     except EngineRefused:
-        return  # it cannot be declined, and that was said
+        return  # it cannot be declined, and reports that
     same = (declined.status, declined.output) == (agreed.status, agreed.output)
     hold(not same, f"a declined question was delivered as an accepted one: both ended as {declined}")
 
@@ -724,7 +724,7 @@ async def a_message_sent_twice_under_its_key_is_delivered_once(subject: Subject,
             for pause in _pauses():
                 if "last" in (received := await role.received(adapter, ref)):
                     break
-                await anyio.sleep(pause)  # the execution takes them in its own time
+                await anyio.sleep(pause)  # the execution processes them at its own pace
         once = sorted(received) == ["first", "last"]
         hold(once, f"'first' was sent three times under one key, then 'last'; what arrived is {received}")
         seen = await adapter.describe(ref)
@@ -751,4 +751,4 @@ def _new_message(role: MessageRole, target: str, text: str) -> Start:
 
 
 LAWS: Final[Sequence[Law]] = tuple(NEEDS)
-"""The laws that can be tried on an engine as it is, in the order of the verbs."""
+"""The laws that can be tested on any engine, in the order of the verbs."""

@@ -1,4 +1,4 @@
-"""Tasks to test stores with."""
+"""Tasks for testing stores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOBODYS_IDS = ("", "nobody-made-this", "-x", "' OR 1=1 --", "%", "\0", "\ud800",
 
 
 def make_task(**changes: Any) -> Task:  # Any: any field of Task
-    """Make a task with an id of its own; every field can be given."""
+    """Create a task with a unique id; every field can be set."""
     name = uuid.uuid4().hex
     fields: dict[str, Any] = {  # Any: the same
         "id": f"task-{name}",

@@ -53,14 +53,14 @@ from mcp_workflows_dbos.tables import Question, Row, Tables
 from mcp_workflows_dbos.tooling import DbosTooling
 from mcp_workflows_dbos.workflow import ANSWER, CHANGES
 
-_CALLS: Final = 8  # calls at a time, each in a thread
+_CALLS: Final = 8  # concurrent calls, each in a thread
 _TIMEOUT: Final = 8  # seconds for one call; the core gives up after ten
 _BATCH_EVERY: Final = 0.2  # seconds
-_BATCH: Final = 500  # executions of one batch: three queries
+_BATCH: Final = 500  # executions of one batch, which takes three queries
 _MESSAGE: Final = "message to "  # begins the handle of a message; the id of the workflow follows
 _WITHDRAWN: Final[Mapping[str, JSON]] = {"action": "cancel", "content": None}
 
-_NO_NAME: Final = re.compile(r"[^a-z0-9_-]+")  # characters that no name of a DBOS application has
+_NO_NAME: Final = re.compile(r"[^a-z0-9_-]+")  # characters that the name of a DBOS application cannot contain
 
 T = TypeVar("T")
 
@@ -96,12 +96,12 @@ class DbosAdapter(Adapter):
         return f"dbos:{file}#{name}" if name else f"dbos:{file}"
 
     async def __aenter__(self) -> Self:
-        """Run the workflows of `module`, if there is one; otherwise the first call connects to the database."""
+        """Run the workflows of `module`, if set; otherwise the first call connects to the database."""
         settings = self._settings
         self._application = None if settings.module is None else _application_of(settings)
         if self._application is not None:
             self._executor = await self._exit.enter_async_context(running(self._application))
-        url = self._application.url if self._application else settings.database.get_secret_value()  # type: ignore[union-attr]  # one of them is there
+        url = self._application.url if self._application else settings.database.get_secret_value()  # type: ignore[union-attr]  # one of them is set
         self._url = url
         self._tables = Tables(url)
         self._client = DBOSClient(
@@ -125,7 +125,7 @@ class DbosAdapter(Adapter):
             tables.close()
 
     async def start(self, start: Start) -> str:
-        """Start an execution with the key as workflow id; refuse an id of another start. See `Adapter.start`."""
+        """Start an execution with the key as workflow id; refuse the id of another start. See `Adapter.start`."""
         if start.target is not None:
             return await self._send_message(start, start.target)
         arguments = self._arguments(start)
@@ -146,7 +146,7 @@ class DbosAdapter(Adapter):
         return start.key
 
     async def _send_message(self, start: Start, target: str) -> str:
-        """Send a message once under its key, and return its handle; an event is only noted.
+        """Send a message once under its key, and return its handle; an event is only recorded.
 
         Raises:
             EngineRefused: there is no such execution, or it has ended without this message.
@@ -165,10 +165,11 @@ class DbosAdapter(Adapter):
         return f"{_MESSAGE}{target}"
 
     def _arguments(self, start: Start) -> Arguments:
-        """Return the arguments of a start, checked against the function in this process if there is one.
+        """Return the arguments of a start, checked against the function if it is in this process.
 
         Raises:
-            EngineRefused: the module has no such workflow, they do not fit its type hints, or they cannot be stored.
+            EngineRefused: the module has no such workflow, or the arguments do not fit its type hints or cannot be
+                stored.
         """
         arguments, executor = arguments_of(start), self._executor
         if executor is not None:
@@ -212,14 +213,14 @@ class DbosAdapter(Adapter):
         return Execution(status=Status.SUCCEEDED, execution_id=target, output=output)
 
     def _note(self, row: Row) -> str | None:
-        """Return why this process does not run an execution that another version of the code began."""
+        """Return why this process does not run an execution of another version of the code."""
         executor = self._executor
         if executor is None or row.status != "PENDING" or executor.version in (None, row.version):
             return None
         return f"waits for version {row.version} of the code: this process has {executor.version}"
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Send the answers to open questions; DBOS drops a second message with the same key. See `Adapter.answer`."""
+        """Send answers to open questions; DBOS drops a second message with the same key. See `Adapter.answer`."""
         row = await self._row(ref.handle)
         for key in row.questions.keys() & responses.keys():
             response = responses[key]
@@ -280,7 +281,7 @@ class DbosAdapter(Adapter):
         return Ref(workflow=row.workflow, handle=row.id)
 
     async def list_ended(self, workflow: str, since: datetime) -> Sequence[EndedExecution]:
-        """Return the executions that the system table says have ended, in three queries; see `ListsEnded`."""
+        """Return the executions that have ended by the system table, with three queries; see `ListsEnded`."""
         ends = await self._read(lambda tables: tables.ended(workflow, int(since.timestamp() * 1000), MOST_ENDED))
         rows = await self._read(lambda tables: tables.rows([name for name, _ in ends], events=False))
         return [
@@ -290,9 +291,9 @@ class DbosAdapter(Adapter):
         ]
 
     async def hints(self, changed: Callable[[str], None]) -> None:
-        """Report changes of the workflows in this process, and those found in the database; see `Hints.hints`."""
+        """Report changes of the workflows in this process, and changes found in the database; see `Hints.hints`."""
         tables = self._entered(self._tables)
-        loop = asyncio.get_running_loop()  # DBOS runs on asyncio alone
+        loop = asyncio.get_running_loop()  # DBOS runs only on asyncio
 
         async def report(workflow_id: str) -> None:
             changed(workflow_id)
@@ -325,7 +326,7 @@ class DbosAdapter(Adapter):
         return await self._call(lambda: read(tables))
 
     async def _call(self, function: Callable[[], T]) -> T:
-        """Call a function that blocks in a thread, and translate its errors."""
+        """Call a blocking function in a thread, and translate its errors."""
 
         def call() -> T:
             with translated():
@@ -345,7 +346,7 @@ def _time_limit() -> Generator[None]:
     """Limit the time of one call to `_TIMEOUT`.
 
     Raises:
-        EngineUnavailable: it took longer.
+        EngineUnavailable: the call took longer.
     """
     try:
         with anyio.fail_after(_TIMEOUT):

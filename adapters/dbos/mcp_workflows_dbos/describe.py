@@ -20,13 +20,13 @@ _STATUSES: Final[Mapping[str, Status]] = {
     "MAX_RECOVERY_ATTEMPTS_EXCEEDED": Status.FAILED,
     "CANCELLED": Status.CANCELLED,
 }
-_UNDECODABLE: Final = "UndecodableResult"  # as the core names the failure of a result that is no JSON
-_INTERNAL_QUEUE: Final = "_dbos_internal_queue"  # DBOS's own, of executions that are recovered
+_UNDECODABLE: Final = "UndecodableResult"  # the core's name for the failure of a result that is not JSON
+_INTERNAL_QUEUE: Final = "_dbos_internal_queue"  # DBOS's own, of recovered executions
 _GIVEN_UP: Final = "the process ended too often while it ran (MAX_RECOVERY_ATTEMPTS_EXCEEDED)"
 
 
 def execution_of(row: Row, note: str | None = None) -> Execution:
-    """Return the execution of a row; `note` is its message while it runs, in place of its own."""
+    """Return the execution of a row; while it runs, `note` replaces its message."""
     status = _STATUSES.get(row.status)
     steps = tuple(_step(step) for step in row.steps)
     if status is None:

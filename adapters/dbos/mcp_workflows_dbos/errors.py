@@ -1,6 +1,6 @@
-"""Errors of DBOS and of its database, in the words of the boundary.
+"""The meaning of errors of DBOS and of its database.
 
-Their texts may hold the URL of the database, so none of them is passed on.
+Their texts may contain the URL of the database, so none of them is repeated.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _MEANINGS: Final[Mapping[type[Exception], Callable[[], EngineError]]] = {
     psycopg.Error: lambda: EngineUnavailable(f"{_DATABASE} cannot be reached"),  # from a connection that listens
     OSError: lambda: EngineUnavailable(f"{_DATABASE} cannot be reached"),
 }
-"""The meaning of each error; the first class that fits counts."""
+"""The meaning of each error; the first matching class counts."""
 
 
 @contextmanager
 def translated() -> Generator[None]:
-    """Translate what DBOS and SQLAlchemy raise.
+    """Translate errors of DBOS and SQLAlchemy.
 
     Raises:
         StartConflict, ExecutionNotFound, EngineRefused, EngineUnavailable: see the table.
@@ -53,7 +53,7 @@ def translated() -> Generator[None]:
 
 
 class ForeignDatabaseError(Exception):
-    """An SQLite file that has tables, and none of DBOS."""
+    """An SQLite file that has tables, but none of DBOS."""
 
 
 _FOREIGN: Final = "is no database of DBOS: move it away, or set `database` to another file"
@@ -72,9 +72,9 @@ _FILE_PROBLEMS: Final[Mapping[int, str]] = {
 
 
 def problem_of(error: Exception, url: str) -> tuple[str, str]:
-    """Return the place of a database that an executor cannot use, and what is wrong with it; neither has a secret.
+    """Return the place of a database that an executor cannot use, and the problem; neither contains a secret.
 
-    Only operators may see the place: it is a path, or the address of a server.
+    Only operators may see the place, which is a path or the address of a server.
     """
     parsed = make_url(url)
     cause = error.orig if isinstance(error, DBAPIError) else error

@@ -1,7 +1,7 @@
-"""The workflows of a module, run by DBOS in this process, on an event loop and a thread of their own.
+"""The workflows of a module, run by DBOS in this process, on a separate event loop and thread.
 
-A blocked loop in a workflow blocks the other workflows and not the server. DBOS is one per process, so adapters with
-the same settings share one executor.
+A workflow that blocks the loop blocks the other workflows, but not the server. A process can have only one DBOS, so
+adapters with the same settings share one executor.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _POOL: Final = "dbos-executor-"  # the names of threads in which DBOS runs funct
 class _Timing:
     """The constants of the executor, in seconds."""
 
-    retry: float = 1.0  # after the lock was taken or the database was away
-    notice: float = 0.25  # DBOS's poll for answers, on SQLite: one query for each open question
-    queue: float = 1.0  # DBOS's poll for executions that other processes have enqueued
-    blocked: float = 3.0  # a loop that does nothing for so long is blocked
-    begin: float = 10.0  # for the workflows to run; a database that answers nothing holds up nobody for longer
-    end: float = 5.0  # for the thread to end
+    retry: float = 1.0  # after the lock was taken or the database was unavailable
+    notice: float = 0.25  # DBOS's poll for answers, on SQLite: one query per open question
+    queue: float = 1.0  # DBOS's poll for executions from other processes
+    blocked: float = 3.0  # a loop that is idle for this long is blocked
+    begin: float = 10.0  # until the workflows run; a silent database delays nobody for longer
+    end: float = 5.0  # until the thread ends
 
 
 _TIMING: Final = _Timing()
@@ -98,9 +98,9 @@ class Executor:
         fail_on_exit(self.folder)
         for line in hidden_workflows_in(self._module):
             logger.warning("%s", line)
-        self.version: str | None = None  # once it runs
-        self.problem: str | None = None  # why it does not run, or what is wrong with a workflow, for operators
-        self.refusal: str | None = None  # why it does not run, for callers
+        self.version: str | None = None  # set while it runs
+        self.problem: str | None = None  # for operators: why it does not run, or the problem of a workflow
+        self.refusal: str | None = None  # for callers: why it does not run
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._begun = threading.Event()
@@ -115,12 +115,12 @@ class Executor:
 
     @property
     def is_running(self) -> bool:
-        """True if this process runs the workflows; otherwise another one does, or nobody can now."""
+        """True if this process runs the workflows; otherwise another process does, or none can now."""
         return self.version is not None
 
     @property
     def outage(self) -> str | None:
-        """The reason why this process does not run the workflows, for operators: it may have a path; None: it does."""
+        """Why this process does not run the workflows, for operators (may contain a path); None if it does."""
         return None if self.is_running else self.problem
 
     @property
@@ -129,20 +129,20 @@ class Executor:
         return self._lock.is_for_others and not self.is_running
 
     def start(self) -> None:
-        """Start the thread, and wait until it runs the workflows or has failed to once, or the database is too slow."""
+        """Start the thread, and wait until it runs the workflows, has failed once, or the database is too slow."""
         self._thread.start()
         self._watch.start()
         self._begun.wait(_TIMING.begin)
 
     def stop(self) -> None:
-        """End it. Executions that run go on when the next process begins."""
+        """End the thread. The next process continues running executions."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(_TIMING.end)
         _abandon_threads()
 
     async def begin(self, workflow: str, key: str, digest: str, arguments: Arguments) -> None:
-        """Start a workflow under this key; with a key that is taken nothing is started."""
+        """Start a workflow under this key; if the key is taken, nothing is started."""
         await self._there(partial(self._begin, self.workflows[workflow].function, key, digest, arguments))
 
     async def _there(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -173,7 +173,7 @@ class Executor:
                 except (SystemExit, KeyboardInterrupt) as error:
                     place = place_in(self.folder, error.__traceback__) or self.application.module
                     logger.error("%s: a workflow called exit: raise an exception instead", place)
-                except (asyncio.CancelledError, RuntimeError):  # by `asyncio.all_tasks` or `stop`, which belong to us
+                except (asyncio.CancelledError, RuntimeError):  # from `asyncio.all_tasks` or `stop`, which are ours
                     logger.error("a workflow of %s stopped the event loop: all restart", self.application.module)
                     if main.done():
                         main = self._loop.create_task(self._serve())
@@ -182,7 +182,7 @@ class Executor:
             self._loop.close()
 
     async def _serve(self) -> None:
-        """Run the workflows whenever no other process does, until it is stopped."""
+        """Run the workflows whenever no other process does, until a stop."""
         while not self._stopping.is_set():
             try:
                 if self._lock.acquire():
@@ -192,7 +192,7 @@ class Executor:
                     self._tell(_OTHER_WORKFLOWS.format(self.application.name))
                 else:
                     self.problem = self.refusal = None
-            except Exception as error:  # the thread would end, and DBOS calls the user's code, too
+            except Exception as error:  # the thread would end, and DBOS also calls the user's code
                 place, wrong = problem_of(error, self.application.url)
                 self.refusal = f"its workflows do not run: their database {wrong}"
                 self._tell(f"the workflows of {self.application.module} do not run: {place} {wrong}")
@@ -203,7 +203,7 @@ class Executor:
                 await asyncio.wait_for(self._stopping.wait(), _TIMING.retry)
 
     async def _run_while_locked(self) -> None:
-        """Run the workflows until it is stopped, or another process may take them over."""
+        """Run the workflows until a stop, or until another process may take them over."""
         application = self.application
         if is_sqlite(application.url):
             _prepare(application.url)
@@ -236,7 +236,7 @@ class Executor:
             self._lock.release()
 
     async def _until_lost(self) -> None:
-        while await asyncio.to_thread(self._lock.is_held):  # noqa: ASYNC110  # nothing tells it
+        while await asyncio.to_thread(self._lock.is_held):  # noqa: ASYNC110  # nothing signals it
             await asyncio.sleep(_TIMING.retry)
         logger.warning("the workflows of %s restart: their database was unavailable", self.application.module)
 
@@ -263,14 +263,14 @@ class Executor:
             self._thread.join(_TIMING.blocked / 3)
 
     def _place(self) -> str | None:
-        """Return where in the user's folder the thread of the loop is."""
+        """Return the place of the loop's thread in the user's folder."""
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # documented
         found = [each for each in traceback.extract_stack(frame) if Path(each.filename).is_relative_to(self.folder)]
         return f"{found[-1].filename}:{found[-1].lineno}" if found else None
 
 
 async def _ended(awaited: asyncio.Future[Any]) -> None:
-    """Wait until it has ended, also while a workflow cancels every task of the loop."""
+    """Wait for its end, even while a workflow cancels all tasks of the loop."""
     while not awaited.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([awaited])
@@ -278,9 +278,9 @@ async def _ended(awaited: asyncio.Future[Any]) -> None:
 
 
 def _abandon_threads() -> None:
-    """Let the process end although functions without `async` still run; their executions go on in the next process.
+    """Allow the process to end while functions without `async` run; the next process continues their executions.
 
-    The interpreter joins the threads of every pool, also daemons, and has no public way to leave some out.
+    The interpreter joins the threads of every pool, also daemons, and has no public way to omit some.
     """
     joined: dict[threading.Thread, Any] = getattr(concurrent.futures.thread, "_threads_queues", {})  # Any: its queue
     for thread in [each for each in joined if each.daemon and each.name.startswith(_POOL)]:
@@ -293,15 +293,15 @@ def _tell_end(workflow_id: str, _: object) -> None:
 
 _SHARED: Final[dict[Application, tuple[Executor, int]]] = {}
 _GUARD: Final = threading.Lock()
-_DBOS: Final = threading.Lock()  # held by the executor that runs, until its DBOS is destroyed: a process has one
+_DBOS: Final = threading.Lock()  # held by the running executor until its DBOS is destroyed: a process has one
 
 
 @asynccontextmanager
 async def running(application: Application) -> AsyncGenerator[Executor]:
-    """Run the workflows of this application for as long as anybody in this process needs them.
+    """Run the workflows of this application while anybody in this process needs them.
 
     Raises:
-        ConfigError: the module is wrong, or this process runs the workflows of another one.
+        ConfigError: the module is invalid, or this process runs the workflows of another one.
     """
     executor = await asyncio.to_thread(_join, application)
     try:
@@ -343,14 +343,14 @@ def unknown_workflow(workflow: str, known: Mapping[str, WorkflowFunction], modul
 
 
 def _prepare(url: str) -> None:
-    """Have readers of an SQLite file not wait for its writers, nor these for them; make it if it is not there.
+    """Set up an SQLite file so that its readers and writers do not wait for each other; create it if missing.
 
     Raises:
-        ForeignDatabaseError: it has tables, and none of them is DBOS's: it belongs to something else.
+        ForeignDatabaseError: the file has tables, but none of DBOS, so it belongs to another program.
     """
     file = Path(make_url(url).database or "")
     if not file.exists():
-        file.touch(0o600)  # as the store of tasks: it has what people gave to workflows
+        file.touch(0o600)  # like the store of tasks: it contains people's input to workflows
     engine = create_engine(url, poolclass=NullPool)
     with engine.connect() as connection:
         tables = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table'").scalars().all()
@@ -360,7 +360,7 @@ def _prepare(url: str) -> None:
 
 
 class _LaunchFilter(logging.Filter):
-    """Drop the stack trace with which DBOS logs a launch that fails, once a second: one line says it here."""
+    """Drop DBOS's stack trace of a failed launch, which repeats each second; one line here reports it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith("DBOS failed to launch")
@@ -370,7 +370,7 @@ logging.getLogger("dbos").addFilter(_LaunchFilter())
 
 
 def _add_unixepoch(connection: Any, _: object) -> None:  # Any: of any database's driver
-    """Give an SQLite connection the `unixepoch('subsec')` that DBOS's tables need on Python 3.12 and newer."""
+    """Add the `unixepoch('subsec')` that DBOS's tables need on Python 3.12 and newer to an SQLite connection."""
     if isinstance(connection, sqlite3.Connection):
         connection.create_function("unixepoch", 1, _unixepoch)
 
@@ -383,5 +383,5 @@ def _unixepoch(moment: float | str | bytes | None) -> float | None:
     return seconds
 
 
-if sqlite3.sqlite_version_info < (3, 42):  # which brings `subsec`; Debian 12 and Ubuntu 22.04 have older ones
+if sqlite3.sqlite_version_info < (3, 42):  # the first with `subsec`; Debian 12 and Ubuntu 22.04 have older ones
     listen(Engine, "connect", _add_unixepoch)

@@ -1,7 +1,7 @@
 """The lock that makes one process the executor of an application.
 
-Without it, DBOS would recover executions that another process still runs. The lock ends with its process, however
-that ends.
+Without it, DBOS would recover executions that another process still runs. The lock ends when its process ends for any
+reason.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from mcp_workflows_dbos.settings import is_sqlite
 
 _CONNECT_TIMEOUT: Final = 5  # seconds
-_UNACKNOWLEDGED: Final = 1000  # ms that a query of the holder may wait for a network that is gone
-TAKEOVER: Final = 2.5  # seconds from getting the lock to its use, if work is left: the former holder checks each second
-_NAME: Final = "mcp-workflows executor "  # of the connection: this, and a digest of the names of the workflows
+_UNACKNOWLEDGED: Final = 1000  # ms that a query of the holder waits on a lost network
+TAKEOVER: Final = 2.5  # seconds until the lock is used, if work is left: the previous holder checks each second
+_NAME: Final = "mcp-workflows executor "  # name of the connection: this, and a digest of the workflow names
 _HOLDER: Final = """
 SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND ((classid::bigint << 32) | objid::bigint) = :id
@@ -37,14 +37,15 @@ class ExecutorLock(Protocol):
     """A lock on the executions of an application. All methods block."""
 
     is_for_others: bool
-    """True if, at the last `acquire`, a process with other workflows had it: two applications have one name."""
+    """True if, at the last `acquire`, a process with other workflows had it: two applications share a name."""
 
     def acquire(self) -> bool:
         """Take the lock, or return False if another process has it."""
         ...
 
     def is_held(self) -> bool:
-        """Return False once the lock is lost: its file or its connection is gone, and another process may take it."""
+        """Return False after the lock is lost: its file or connection no longer exists, and another process may take
+        it."""
         ...
 
     def release(self) -> None:
@@ -65,10 +66,10 @@ def _digest(text: str) -> bytes:
 
 
 class _SqliteLock:
-    """An exclusive transaction on a file beside the database; it works alike on every platform."""
+    """An exclusive transaction on a file beside the database; it works the same on every platform."""
 
     def __init__(self, database: Path) -> None:
-        self.is_for_others = False  # each module has a file of its own, unless the settings name another one
+        self.is_for_others = False  # each module has a separate file, unless the settings name another one
         self._database = database
         self._path = database.with_name(f"{database.name}-executor")
         self._held: sqlite3.Connection | None = None
@@ -100,7 +101,7 @@ class _SqliteLock:
 
 
 class _PostgresLock:
-    """An advisory lock of PostgreSQL, on a connection of its own, whose name tells which workflows the process has."""
+    """An advisory lock of PostgreSQL, on a separate connection whose name identifies the workflows of the process."""
 
     def __init__(self, url: URL, application: str, workflows: Iterable[str]) -> None:
         self.is_for_others = False
@@ -116,7 +117,7 @@ class _PostgresLock:
         self._held: sa.Connection | None = None
 
     def acquire(self) -> bool:
-        """Take the lock. If executions are under way, wait until a former holder must have noticed the loss."""
+        """Take the lock. If executions are running, wait until a previous holder must have noticed the loss."""
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         if connection.execute(sa.text("SELECT pg_try_advisory_lock(:id)"), {"id": self._id}).scalar():
             self._held, self.is_for_others = connection, False

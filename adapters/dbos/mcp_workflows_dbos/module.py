@@ -1,4 +1,4 @@
-"""The user's module: its import, the workflows in it, and the file and line of a mistake."""
+"""The user's module: its import, its workflows, and the file and line of a mistake."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STEP: Final = "<temp>."  # the prefix of workflows that DBOS makes of steps whi
 _ORIGINAL: Final = "__orig_func"  # DBOS's attribute for the function under its decorator
 _WRAPPED: Final = "mcp_workflows_fails_on_exit"  # our attribute of functions that `fail_on_exit` has wrapped
 _TOOL: Final = "mcp_workflows_tool"  # our attribute with the settings of `tool`
-_DERIVED: Final = frozenset({"engine", "workflow", "input"})  # settings of a tool that the function itself gives
+_DERIVED: Final = frozenset({"engine", "workflow", "input"})  # settings of a tool that the function itself determines
 
 
 _EXITS: Final[Mapping[type[BaseException], str]] = {
@@ -47,7 +47,7 @@ _EXITS: Final[Mapping[type[BaseException], str]] = {
     KeyboardInterrupt: "raised KeyboardInterrupt",
     asyncio.CancelledError: "raised CancelledError, or awaited what was cancelled",
 }
-"""The errors that DBOS does not record; `SystemExit` and `KeyboardInterrupt` would end the event loop besides."""
+"""The errors that DBOS does not record; `SystemExit` and `KeyboardInterrupt` would also end the event loop."""
 
 
 class WorkflowExitError(Exception):
@@ -64,30 +64,31 @@ class WorkflowFunction:
 
     @property
     def settings(self) -> Mapping[str, JSON]:
-        """The settings that `tool` has given it."""
+        """The settings from `tool`."""
         return getattr(self.function, _TOOL, {})
 
     @property
     def is_private(self) -> bool:
-        """True if its name or `expose=False` says that it is for this module alone: no tool is made of it unasked."""
+        """True if its name or `expose=False` makes it private to this module: it becomes a tool only on request."""
         return self.attribute.startswith("_") or not self.settings.get("expose", True)
 
     @property
     def place(self) -> str:
-        """The file and the line of the function."""
+        """The file and line of the function."""
         code = inspect.unwrap(self.function).__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def tool(workflow: Callable[..., Any], /, *, expose: bool = True, **settings: JSON) -> None:  # Any: the user's
-    """Set what the tool of a workflow has beside name, schemas and docstring: `tool(order, title="Order", wait="30s")`.
+    """Add settings to the tool of a workflow, besides name, schemas and docstring: `tool(order, title="Order",
+    wait="30s")`.
 
-    `settings` are the keys of a tool in workflows.yaml. `expose=False`: the function is no tool. This is a call and no
-    decorator, because DBOS makes the version of the code from the source of workflows with their decorators: a new
-    title would stop the executions that are under way.
+    `settings` are the keys of a tool in workflows.yaml. `expose=False`: the function is not a tool. This is a call and
+    not a decorator, because DBOS derives the version of the code from the source of workflows with their decorators: a
+    new title would stop running executions.
 
     Raises:
-        ValueError: the function has no `@DBOS.workflow()`, or a setting comes from the function itself or is no JSON.
+        ValueError: the function has no `@DBOS.workflow()`, or a setting comes from the function itself or is not JSON.
     """
     if _workflow_name(workflow) is None:
         raise ValueError(f"tool({getattr(workflow, '__name__', workflow)}, ...) needs a function with @DBOS.workflow()")
@@ -108,7 +109,7 @@ def load_module(name: str) -> ModuleType:
     """Import the module.
 
     Raises:
-        ConfigError: its import fails or exits, or it makes a DBOS object; the message has the file and the line.
+        ConfigError: its import fails or exits, or creates a DBOS object; the message has the file and line.
     """
     if name in sys.modules:
         return sys.modules[name]
@@ -121,7 +122,7 @@ def load_module(name: str) -> ModuleType:
         raise ConfigError(_import_problem(name, error)) from None
     except SystemExit as error:
         raise ConfigError(f"{_place(error)}: it exits while it is imported: put that under if __name__") from None
-    except Exception as error:  # noqa: BLE001  # it is the user's code: anything may come
+    except Exception as error:  # noqa: BLE001  # the user's code may raise anything
         raise ConfigError(_import_problem(name, error)) from None
     if before is None and _instance() is not None:
         DBOS.destroy()
@@ -133,12 +134,12 @@ def load_module(name: str) -> ModuleType:
 
 
 def _check_forms(module: ModuleType) -> None:
-    """Check the forms that the calls of `ask` in this module name by constants and names at the top of the module.
+    """Check the forms in calls of `ask` in this module that use constants and names at the top of the module.
 
-    A form that is made while the workflow runs can be checked only then.
+    A form that is made while the workflow runs can only be checked then.
 
     Raises:
-        ConfigError: no client can show one; the message has the file and the line.
+        ConfigError: no client can show one; the message has the file and line.
     """
     try:
         tree = ast.parse(inspect.getsource(module))
@@ -160,12 +161,12 @@ def _value(expression: ast.expr, module: ModuleType) -> object:
         return None
     try:
         return eval(compile(ast.Expression(expression), "", "eval"), vars(module))  # noqa: S307  # the user's own code
-    except Exception:  # noqa: BLE001  # likewise: anything may come
+    except Exception:  # noqa: BLE001  # the user's code may raise anything
         return None
 
 
 def workflows_in(module: ModuleType) -> Mapping[str, WorkflowFunction]:
-    """Return the workflows that this module defines, by DBOS's names for them, in the order of the source."""
+    """Return the workflows that this module defines, by DBOS's names for them, in source order."""
     found: dict[str, WorkflowFunction] = {}
     for attribute, value in vars(module).items():
         name = _workflow_name(value)
@@ -190,15 +191,15 @@ def hidden_workflows_in(module: ModuleType) -> Sequence[str]:
 
 
 def _registered() -> Mapping[str, Callable[..., Any]]:  # Any: the users' parameters and results
-    """Return the workflows of this process by DBOS's names; DBOS (3.4) has no public way to ask for them."""
+    """Return the workflows of this process by DBOS's names; DBOS (3.4) has no public way to list them."""
     registry: Any = getattr(sys.modules["dbos._dbos"], "_dbos_global_registry", None)  # Any: DBOS's own
     return {} if registry is None else registry.workflow_info_map
 
 
 def fail_on_exit(folder: Path) -> None:
-    """Make each workflow of this process fail if it raises one of `_EXITS`; DBOS would leave it `PENDING` for ever.
+    """Make each workflow of this process fail if it raises one of `_EXITS`; DBOS would leave it `PENDING` forever.
 
-    Wrap the attribute `__orig_func`: DBOS (3.4) calls it for each start, recovery and dequeue.
+    Wrap the attribute `__orig_func`, which DBOS (3.4) calls for each start, recovery and dequeue.
     """
     for workflow in _registered().values():
         original = getattr(workflow, _ORIGINAL)
@@ -206,7 +207,7 @@ def fail_on_exit(folder: Path) -> None:
             setattr(workflow, _ORIGINAL, _wrap(original, folder))
 
 
-def _wrap(function: Callable[..., Any], folder: Path) -> Callable[..., Any]:  # Any: as the user's function
+def _wrap(function: Callable[..., Any], folder: Path) -> Callable[..., Any]:  # as the user's function
     @contextmanager
     def exit_as_failure() -> Generator[None]:
         try:
@@ -234,7 +235,7 @@ def _wrap(function: Callable[..., Any], folder: Path) -> Callable[..., Any]:  # 
 
 
 def _is_cancelled() -> bool:
-    """True if the current task has to end, as at the end of the process; a function without `async` has no task."""
+    """True if the current task must end, as at the end of the process; a function without `async` has no task."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
@@ -248,7 +249,7 @@ def folder_of(module: ModuleType) -> Path:
 
 
 def place_in(folder: Path, trace: TracebackType | None) -> str | None:
-    """Return `file:line` of the innermost frame of a traceback that is in this folder, or None."""
+    """Return `file:line` of the innermost frame of a traceback in this folder, or None."""
     frames = [frame for frame in traceback.extract_tb(trace) if Path(frame.filename).resolve().is_relative_to(folder)]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
 
@@ -272,7 +273,7 @@ def _import_problem(name: str, error: Exception) -> str:
 
 
 def _place(error: BaseException) -> str | None:
-    """Return `file:line` of the innermost frame of an error that is neither a library's nor ours, or None."""
+    """Return `file:line` of the innermost frame of an error outside libraries and our code, or None."""
     frames = traceback.extract_tb(error.__traceback__)
     no_library = [each for each in frames if "importlib" not in each.filename and "site-packages" not in each.filename]
     found = [each for each in no_library if not Path(each.filename).resolve().is_relative_to(Path(__file__).parent)]

@@ -1,11 +1,11 @@
-"""JSON for what DBOS stores, with the types of values that are no JSON.
+"""JSON for what DBOS stores, with the types of values that are not JSON.
 
-DBOS pickles by default, and to unpickle is to run what the writer of a row likes. Here a typed value is
-`{"$type": "module:Class", "value": ...}`. It becomes an object again only if the class is loaded already and is a
-pydantic model, a dataclass, a named tuple, an enumeration, an exception or one of a few standard types; pydantic
-checks the fields of models and dataclasses. Nothing is imported and no other callable is called for a row.
+DBOS pickles by default, and unpickling can run code that the writer of a row chose. Here a typed value is `{"$type":
+"module:Class", "value": ...}`. It becomes an object again only if its class is already loaded and is of an allowed
+kind: a pydantic model, a dataclass, a named tuple, an enumeration, an exception or one of a few standard types.
+Pydantic checks the fields of models and dataclasses. Nothing is imported and no other callable is called for a row.
 
-`serialize` restores each value that it stores, and refuses one that would come back different.
+`serialize` restores each value that it stores, and refuses one that would differ after that.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = ["NAME", "TypedJsonSerializer", "binary_places", "numbers_beyond_json"
 NAME: Final = "mcp_workflows_json"
 """The name of the format in DBOS's column `serialization`."""
 
-_STATUS: Final = "dbos:WorkflowStatus"  # what `DBOS.list_workflows` returns, a class of plain attributes
+_STATUS: Final = "dbos:WorkflowStatus"  # the result of `DBOS.list_workflows`, a class of plain attributes
 
 _TYPE: Final = "$type"
 _VALUE: Final = "value"
-_SHOWN: Final = "shown"  # what callers see of a model or a dataclass, if that is not its fields
+_SHOWN: Final = "shown"  # the form of a model or a dataclass for callers, if it differs from its fields
 _PRIVATE: Final = "private"  # the private attributes of a model
-_PARAMETERS: Final = "parameters"  # the types that a generic model was given
-_UNSET: Final = "unset"  # the fields of a model that have their defaults
+_PARAMETERS: Final = "parameters"  # the type arguments of a generic model
+_UNSET: Final = "unset"  # the fields of a model with their defaults
 _RESTORES: Final[Mapping[type[Any], Callable[[Any], Any]]] = {  # Any: what a text of the type is read from and into
     float: float,
     date: date.fromisoformat,
@@ -64,11 +64,11 @@ def _refuse(cls: DefaultSerializer, serialized_data: str) -> Any:  # Any: any va
     raise TypeError("it is pickled, which is not read here: the writer of a pickle can run code in its reader")
 
 
-DefaultSerializer.deserialize = _refuse  # type: ignore[method-assign]  # DBOS picks it by a row's column `serialization`, whatever ours is
+DefaultSerializer.deserialize = _refuse  # type: ignore[method-assign]  # DBOS selects it by a row's column `serialization`, independently of ours
 
 
 class RecordedError(dbos_error.DBOSException):
-    """An error of an earlier run whose class is not loaded, or takes other arguments now."""
+    """An error of an earlier run whose class is not loaded, or now takes other arguments."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -89,13 +89,13 @@ class TypedJsonSerializer(Serializer):
         """Return the JSON text of a value.
 
         Raises:
-            TypeError: the value, or one inside it, is of a type that cannot be restored, or is too deep.
+            TypeError: the value, or one inside it, has a type that cannot be restored, or is too deep.
         """
         encoded: Any = None
         try:
             encoded = _encoded(data)
             text = json.dumps(encoded, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-            text.encode()  # a database takes no half of a surrogate pair
+            text.encode()  # a database accepts no half of a surrogate pair
         except UnicodeEncodeError:
             raise TypeError("a text that is no Unicode cannot be stored: it has half of a surrogate pair") from None
         except RecursionError:
@@ -113,7 +113,7 @@ class TypedJsonSerializer(Serializer):
 
 
 def plain(value: Any) -> Any:  # Any: JSON
-    """Return JSON without the names of types, as callers see it."""
+    """Return JSON without the names of types, in the form for callers."""
     match value:
         case {"$type": "builtins:BaseException", **rest}:
             return rest
@@ -132,12 +132,12 @@ def plain(value: Any) -> Any:  # Any: JSON
 
 
 def binary_places(value: Any) -> Iterator[str]:  # Any: JSON, with the names of types
-    """Yield the place of each value in stored JSON that callers see as base64, because its bytes are no text."""
+    """Yield the place of each value in stored JSON that callers see as base64, because its bytes are not text."""
     return (place for place, each in _leaves(value, "") if isinstance(each, dict))
 
 
 def numbers_beyond_json(value: Any) -> Iterator[str]:  # Any: JSON, with the names of types
-    """Yield a text with the place of each number in stored JSON that JSON itself does not have."""
+    """Yield a text with the place of each number in stored JSON that JSON does not support."""
     for place, each in _leaves(value, ""):
         if isinstance(each, float) and not math.isfinite(each):
             number = "NaN" if math.isnan(each) else "an infinite number"
@@ -145,7 +145,7 @@ def numbers_beyond_json(value: Any) -> Iterator[str]:  # Any: JSON, with the nam
 
 
 def _leaves(value: Any, place: str) -> Iterator[tuple[str, Any]]:  # Any: JSON, with the names of types
-    """Yield the place and the value of all that callers see; bytes that are no text are a mapping."""
+    """Yield the place and value of everything that callers see; bytes that are not text are a mapping."""
     match value:
         case {"$type": "builtins:float", "value": "nan" | "inf" | "-inf" as number}:
             yield place, float(number)
@@ -174,10 +174,10 @@ def _part(place: str, key: object) -> str:
 
 
 def _encoded(value: Any, place: str = "", *, shown: bool = True) -> Any:  # Any: see `serialize`
-    """Return JSON for a value; `shown` adds what callers see, which only the outermost model or dataclass needs."""
+    """Return JSON for a value; `shown` adds the form for callers, which only the outermost model or dataclass needs."""
     kind: type[Any] = value.__class__
     if kind is float and not math.isfinite(value):
-        return {_TYPE: "builtins:float", _VALUE: str(value)}  # JSON has no such numbers
+        return {_TYPE: "builtins:float", _VALUE: str(value)}  # JSON does not support such numbers
     if value is None or kind in (bool, int, float, str):
         return value
     name = f"{kind.__module__}:{kind.__qualname__}"
@@ -216,9 +216,9 @@ def _encoded_standard(value: Any) -> Mapping[str, Any]:  # Any: of a type in `_S
 
 
 def _encoded_fields(value: Any, kind: Any, place: str, *, shown: bool) -> Any:  # Any: a model or a dataclass
-    """Return JSON for a model or a dataclass: each field, and what callers see if that differs.
+    """Return JSON for a model or a dataclass: each field, and the form for callers if it differs.
 
-    A field of a type that has no JSON here is as pydantic writes it; `serialize` finds out whether it comes back.
+    A field of a type without JSON here is in pydantic's form; `serialize` checks whether it can be restored.
     """
     fields: dict[str, Any] = {}
     for name, each in _parts(value):
@@ -241,7 +241,7 @@ def _encoded_fields(value: Any, kind: Any, place: str, *, shown: bool) -> Any:  
     if shown:
         try:
             seen = _encoded(_adapter(kind).dump_python(value, mode="json", by_alias=True, warnings="none"))
-        except UnicodeDecodeError:  # bytes that are no text: callers see the fields
+        except UnicodeDecodeError:  # bytes that are not text: callers see the fields
             return found
         if plain(seen) != plain(found):
             found[_SHOWN] = seen
@@ -249,15 +249,15 @@ def _encoded_fields(value: Any, kind: Any, place: str, *, shown: bool) -> Any:  
 
 
 def _written_field(value: Any, kind: Any, name: str) -> Any:  # Any: JSON of one field
-    """Return what pydantic writes for a field, or None if it cannot write it."""
+    """Return pydantic's form of a field, or None if it has none."""
     try:
         return _adapter(kind).dump_python(value, mode="json", include={name}, warnings="none").get(name)
-    except (ValueError, AttributeError):  # such as a PydanticSerializationError, or a root that is no object
+    except (ValueError, AttributeError):  # such as a PydanticSerializationError, or a root that is not an object
         return None
 
 
 def _object(value: Mapping[Any, Any], place: str, *, shown: bool) -> Any:  # Any: JSON
-    """Return JSON for a mapping: an object if its keys are texts, or else a list of pairs."""
+    """Return JSON for a mapping: an object if its keys are texts, otherwise a list of pairs."""
     members = [(key, _encoded(each, _part(place, key), shown=shown)) for key, each in value.items()]
     if not all(type(key) is str for key in value):
         pairs = [[_encoded(key, f"{place} (key)", shown=False), each] for key, each in members]
@@ -276,7 +276,7 @@ def _error(error: BaseException) -> Any:  # Any: JSON
     try:
         args = json.loads(TypedJsonSerializer().serialize(list(reduced[1])))
     except TypeError:
-        args = None  # it is a `RecordedError` when it is raised again
+        args = None  # it is a `RecordedError` that was raised again
     return {**found, "args": args}
 
 
@@ -369,10 +369,10 @@ def _restored_fields(kind: Any, value: Any, stored: Mapping[str, Any]) -> Any:  
 
 
 def _difference(value: Any, restored: Any, place: str) -> str | None:  # Any: see `serialize`
-    """Return the place of the first part of a value that is not the same in the restored one, or None."""
+    """Return the place of the first part of a value that differs from the restored one, or None."""
     kind: Any = value.__class__
     if isinstance(value, BaseException) or kind is WorkflowStatus:
-        return None  # an error may come back as another class
+        return None  # an error may be restored as another class
     if type(restored) is not kind:
         return place
     if _has_parts(value):
@@ -392,7 +392,7 @@ def _private(value: Any) -> list[tuple[str, Any]]:  # Any: see `serialize`
 
 
 def _exact(value: Any) -> Any:  # Any: see `serialize`
-    """Return what two equal values have in common: numbers their digits, times their zone."""
+    """Return what equal values must share: the digits of numbers, the zone of times."""
     if isinstance(value, float | Decimal):
         return repr(value)
     if isinstance(value, datetime | time):
@@ -420,7 +420,7 @@ def _check_restored(value: Any, text: str, place: str = "") -> None:  # Any: see
     """Restore a value from its text.
 
     Raises:
-        TypeError: it, or the part of it that is named, does not come back, or comes back different.
+        TypeError: the value, or its named part, cannot be restored, or would differ.
     """
     try:
         different = _difference(value, _decoded(json.loads(text)), place)
@@ -449,7 +449,7 @@ def _restored_error(found: Mapping[str, Any]) -> BaseException:
         return recorded
     try:
         return kind(*(_decoded(each) for each in found["args"]))
-    except Exception:  # noqa: BLE001  # the class is the user's, and may take other arguments now
+    except Exception:  # noqa: BLE001  # the class is the user's, and may now take other arguments
         return recorded
 
 

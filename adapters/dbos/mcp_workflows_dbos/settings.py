@@ -18,7 +18,7 @@ _DIALECTS = frozenset({"sqlite", "postgresql"})
 
 
 def is_sqlite(url: str) -> bool:
-    """True if a database is an SQLite file; False: it is PostgreSQL."""
+    """True for an SQLite file; False for PostgreSQL."""
     return make_url(url).get_backend_name() == "sqlite"
 
 
@@ -73,7 +73,7 @@ class DbosSettings(BaseModel):
         return self
 
     def queue_of(self, options: Mapping[str, JSON]) -> str | None:
-        """Return the queue that these options of a tool name, or else the engine's."""
+        """Return the queue in these options of a tool, or else the engine's."""
         queue: str | None = options.get("queue")
         return queue or self.queue
 

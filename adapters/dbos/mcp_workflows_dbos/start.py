@@ -1,4 +1,4 @@
-"""The arguments of a start, and the options of one that goes through a queue."""
+"""The arguments of a start, and the options of a start through a queue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Arguments: TypeAlias = Mapping[str, Any] | Sequence[Any]  # by name or by positi
 def arguments_of(start: Start) -> Arguments:
     """Return the arguments of a start.
 
-    An object, also as the only item of a list, gives them by name; any other list gives them by position.
+    An object, also as the only item of a list, contains them by name; any other list, by position.
     """
     given: object = start.arguments
     if isinstance(given, list):
@@ -36,7 +36,7 @@ def arguments_of(start: Start) -> Arguments:
 
 
 def by_position_if_unnamed(function: Callable[..., Any], start: Start, arguments: Arguments) -> Arguments:
-    """Return the arguments; an only argument that is an object goes by position if its keys are not the parameters."""
+    """Return the arguments; a single object argument is passed by position if its keys are not the parameters."""
     if isinstance(start.arguments, list) and isinstance(arguments, Mapping):
         try:
             inspect.signature(function).bind(**arguments)
@@ -54,7 +54,7 @@ def validate_arguments(function: Callable[..., Any], arguments: Arguments) -> Ar
     """Return the arguments by name, converted to the type hints of the function.
 
     Raises:
-        EngineRefused: they do not fit the parameters or their type hints.
+        EngineRefused: the arguments do not fit the parameters or their type hints.
     """
     signature, hints = _parameters(function)
     args, named = split(arguments)
@@ -89,7 +89,7 @@ def _validate(function: Callable[..., Any], name: str, value: JSON) -> Any:  # A
 
 
 def enqueue_options(start: Start, queue: str, *, portable: bool) -> EnqueueOptions:
-    """Return DBOS's options for a start; `portable` stores it as JSON, whatever serializer the application has."""
+    """Return DBOS's options for a start; `portable` stores it as JSON with any serializer of the application."""
     options = EnqueueOptions(
         workflow_name=start.workflow,
         queue_name=queue,

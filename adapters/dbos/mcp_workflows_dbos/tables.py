@@ -30,9 +30,9 @@ from mcp_workflows_dbos.workflow import ANSWER, ASK, PROGRESS, QUESTION
 
 __all__ = ["ExecutedWorkflow", "Question", "Row", "Step", "Tables", "Unreadable"]
 
-_SCHEMA: Final = "dbos"  # of PostgreSQL
+_SCHEMA: Final = "dbos"  # PostgreSQL
 _CONNECT_TIMEOUT: Final = 5  # seconds
-_WATCH_EVERY: Final = 0.5  # seconds between two queries for executions that have ended
+_WATCH_EVERY: Final = 0.5  # seconds between two queries for ended executions
 _OVERLAP: Final = 5000  # ms by which these queries overlap: clocks differ, and a row is visible only after its commit
 _CHANNELS: Final = ("dbos_notifications_channel", "dbos_workflow_events_channel")
 _READABLE: Final = frozenset({"portable_json", TYPED_JSON})  # DBOS's column `serialization`
@@ -107,16 +107,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """An open question of an execution, or of a workflow that it has started."""
+    """An open question of an execution, or of a workflow that it started."""
 
     workflow_id: str  # of the workflow that asks
-    key: str  # in that workflow
+    key: str  # unique in that workflow
     params: JSON  # of the elicitation request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """An execution: its row of `workflow_status`, and what the other tables have of it."""
+    """An execution: its row of `workflow_status`, and its data in the other tables."""
 
     id: str
     status: str
@@ -129,8 +129,8 @@ class Row:
     delayed_until: int | None
     digest: str | None  # of the workflow and its input; None: started elsewhere
     output: JSON | Unreadable = None
-    not_json: str | None = None  # why the output is no JSON, with the place
-    binary: Sequence[str] = ()  # the places of the output that are base64, because their bytes are no text
+    not_json: str | None = None  # why the output is not JSON, with the place
+    binary: Sequence[str] = ()  # the places of the output that are base64, because their bytes are not text
     error: JSON | Unreadable = None
     progress: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
     questions: Mapping[str, Question] = field(default_factory=dict[str, Question])  # open ones, by input request key
@@ -147,7 +147,7 @@ class ExecutedWorkflow:
 
 
 class Tables:
-    """The tables of one DBOS system database, for reading. All methods block."""
+    """The tables of one DBOS system database, read-only. All methods block."""
 
     def __init__(self, url: str) -> None:
         self._engine = _engine(url)
@@ -162,9 +162,9 @@ class Tables:
         self._engine.dispose()
 
     def rows(self, ids: Sequence[str], *, events: bool = True, steps: bool = False) -> Mapping[str, Row]:
-        """Return the executions by workflow id, without `events` neither their questions nor their progress.
+        """Return the executions by workflow id; without `events`, they lack questions and progress.
 
-        `steps` adds their steps, with one more query for each execution.
+        `steps` adds their steps, with one more query per execution.
         """
         if not ids:
             return {}
@@ -216,7 +216,7 @@ class Tables:
         ]
 
     def event(self, workflow_id: str, key: str) -> tuple[JSON | Unreadable] | None:
-        """Return the value of an event of an execution; None: it has not set the event."""
+        """Return the value of an event of an execution; None if the execution has not set it."""
         with self._engine.connect() as connection:
             row = connection.execute(self._query(_EVENT), {"id": workflow_id, "key": key}).one_or_none()
         if row is None:
@@ -230,9 +230,9 @@ class Tables:
             return found.one_or_none() is not None
 
     def ended(self, workflow: str, since: int, most: int) -> Sequence[tuple[str, int]]:
-        """Return the ids of a workflow's executions and the times of their ends (ms since 1970), the earliest first.
+        """Return the ids of a workflow's executions and their end times (ms since 1970), earliest first.
 
-        With Python 3.11, times on SQLite are whole seconds. Such an end is taken to be as late as it can have been.
+        With Python 3.11, times on SQLite are whole seconds. Such an end counts as the latest possible time.
         """
         rest = 999 if self._is_sqlite else 0
         bound = {"workflow": workflow, "since": since, "earliest": since - rest, "rest": rest, "most": most}
@@ -242,8 +242,9 @@ class Tables:
     def watch(self, changed: Callable[[str], None], stopped: threading.Event, is_local: Callable[[], bool]) -> None:
         """Call `changed` with the id of each workflow that may have changed, until `stopped` is set.
 
-        PostgreSQL announces questions, reports and answers. DBOS announces no ends, so a query finds them. `is_local`
-        is true while the workflows run in this process: then `CHANGES` announces their questions and reports.
+        PostgreSQL announces questions, reports and answers. DBOS does not announce ends, so a query finds them.
+        `is_local` is true while the workflows run in this process: then `CHANGES` announces their questions and
+        reports.
         """
         since, known = int(time.time() * 1000) - _OVERLAP, frozenset[str]()
         with self._announcements(stopped) as (next_announcements, connect):
@@ -262,7 +263,8 @@ class Tables:
 
     @contextmanager
     def _announcements(self, stopped: threading.Event) -> Generator[tuple[_Announcements, _Connect]]:
-        """Yield a function that waits up to `_WATCH_EVERY` for announcements (`WORKFLOW_ID::KEY`), and one to connect.
+        """Yield a function that waits up to `_WATCH_EVERY` for announcements (`WORKFLOW_ID::KEY`), and one that
+        connects.
 
         On PostgreSQL both use one connection, which is closed at the end. SQLite announces nothing.
         """
@@ -284,10 +286,10 @@ class Tables:
                     lambda: nullcontext(connection),
                 )
             finally:
-                connection.invalidate()  # closes it: a connection that listens must not go back into the pool
+                connection.invalidate()  # closes it, as a connection that listens must not return to the pool
 
     def executed_workflows(self) -> Sequence[ExecutedWorkflow]:
-        """Return the workflows that have run, the most frequent first, at most 200."""
+        """Return the workflows that have run, most frequent first, at most 200."""
         with self._engine.connect() as connection:
             listed = connection.execute(self._query(_EXECUTED)).all()
         return [
@@ -295,7 +297,7 @@ class Tables:
         ]
 
     def latest_version(self) -> str | None:
-        """Return the version of the application that was launched last."""
+        """Return the version of the application that was last launched."""
         with self._engine.connect() as connection:
             return connection.execute(self._query(_VERSIONS)).scalar()
 
@@ -325,7 +327,7 @@ def _engine(url: str) -> Engine:
 
 
 def _reconnect_if_replaced(engine: Engine, file: Path) -> None:
-    """Reconnect a pooled connection if another file has replaced the one that it has open."""
+    """Reconnect a pooled connection if another file has replaced its open one."""
 
     def inode() -> int | None:
         try:
@@ -345,7 +347,7 @@ def _reconnect_if_replaced(engine: Engine, file: Path) -> None:
 
 
 def _question_order(item: tuple[str, Question]) -> tuple[str, int, str]:
-    """Return a sort key: an execution's own questions first, and those of each workflow by their steps."""
+    """Return a sort key: an execution's own questions first, and those of each workflow in step order."""
     request_key, question = item
     return "" if request_key == question.key else question.workflow_id, len(question.key), question.key
 
@@ -379,7 +381,7 @@ def _row(
 
 
 def _not_json(text: str | None, serialization: str | None) -> str | None:
-    """Return the place of the first number in a value that JSON does not have, such as NaN."""
+    """Return the place of the first number in a value that JSON does not support, such as NaN."""
     if text is None or serialization not in _READABLE or not any(word in text for word in _BEYOND_JSON):
         return None
     return next(numbers_beyond_json(json.loads(text)), None)

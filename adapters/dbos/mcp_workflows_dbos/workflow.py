@@ -2,7 +2,7 @@
 
 A question is one step, and its key is the id of that step: recovery asks it under the same key, and no other question
 of the workflow has that key. The answer is a message on a topic that ends with the key. `ask` reserves its step id
-before it awaits anything, so several questions may be asked at once: `await asyncio.gather(ask(...), ask(...))`.
+before its first await, so several questions may be asked concurrently: `await asyncio.gather(ask(...), ask(...))`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from mcp_workflows.kit.change_hints import ChangeHints
 
 __all__ = ["ANSWER", "ASK", "CHANGES", "PROGRESS", "QUESTION", "Answer", "McpError", "ask", "progress"]
 
-ASK: Final = "ask"  # the name of the step of a question
+ASK: Final = "ask"  # the step name of a question
 PROGRESS: Final = "mcp.progress"  # the event with the last progress report
 QUESTION: Final = "mcp.question."  # the event of a question: this prefix and its key
 ANSWER: Final = "mcp.answer."  # the topic of its answer: this prefix and its key
-CHANGES: Final = ChangeHints()  # of the workflows in this process: DBOS is one per process
+CHANGES: Final = ChangeHints()  # of the workflows in this process, which has one DBOS
 
 _FOREVER: Final = 100 * 365 * 86400.0  # seconds
 _NOTHING: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}  # accept or decline

@@ -25,7 +25,7 @@ LOCATION: Final = "us-central1"
 
 
 def main() -> None:
-    """Start, say where, and wait for SIGTERM or Ctrl-C."""
+    """Start the engine, print its address, and wait for SIGTERM or Ctrl-C."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
     logging.getLogger("mcp_workflows_google_local").setLevel(logging.INFO)
     try:
@@ -33,7 +33,7 @@ def main() -> None:
     except LocalEngineError as error:
         sys.exit(str(error))
     logging.shutdown()
-    os._exit(0)  # everything is closed; without it, the threads of gRPC would be waited for
+    os._exit(0)  # everything is closed; otherwise the exit would wait for the threads of gRPC
 
 
 async def _serve(settings: Settings) -> None:
@@ -48,7 +48,7 @@ async def _serve(settings: Settings) -> None:
 
 
 def read_options(words: Sequence[str]) -> Settings:
-    """Return the settings that the command line gives; a mistake in it ends the process with a message."""
+    """Return the settings of the command line; a mistake in it ends the process with a message."""
     parser = _parser()
     options = parser.parse_args(words)
     if (options.env or options.label) and not options.deploy:

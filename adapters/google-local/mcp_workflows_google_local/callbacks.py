@@ -1,4 +1,4 @@
-"""Callback endpoints of one execution: requests arrive at them, and steps of the execution wait for these."""
+"""Callback endpoints of one execution, which receive requests for steps that wait."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 
 
 class Delivery(IntEnum):
-    """The HTTP status a request to an endpoint is answered with."""
+    """The HTTP status that answers a request to an endpoint."""
 
     TAKEN = 200
     GONE = 404  # no such endpoint, or the execution has ended
     WRONG_METHOD = 405
-    BUSY = 429  # an earlier request waits to be processed
+    BUSY = 429  # an earlier request is not processed yet
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Endpoint:
 
 
 class Callbacks:
-    """The endpoints of one execution; `url` is that of the execution, on this server."""
+    """The endpoints of one execution; `url` is the URL of the execution on this server."""
 
     def __init__(self, store: Store, execution: str, url: str) -> None:
         self._store = store
@@ -50,20 +50,20 @@ class Callbacks:
             self._endpoints[callback] = Endpoint(callback=callback, method=method, payloads=json.loads(payloads))
 
     def listed(self) -> Sequence[Endpoint]:
-        """All, in the order of their ids."""
+        """All endpoints in the order of their ids."""
         return [self._endpoints[callback] for callback in sorted(self._endpoints)]
 
     def create(self, method: str) -> Mapping[str, JSON]:
-        """A new endpoint, as the workflow sees it."""
+        """Return a new endpoint in the form for the workflow."""
         if method not in METHODS:
             raise failure(Tag.VALUE, f"http_callback_method must be one of {', '.join(METHODS)}, not {method!r}")
         endpoint = Endpoint(callback=f"{self._execution}_{uuid.uuid4()}", method=method)
         self._endpoints[endpoint.callback] = endpoint
-        self._keep(endpoint, commit=False)  # with the journal's entry
+        self._keep(endpoint, commit=False)  # stored with the journal's entry
         return {"url": f"{self._url}/{endpoint.callback}"}
 
     def deliver(self, callback: str, method: str, request: JSON) -> Delivery:
-        """Hand in a request; it is kept when this returns."""
+        """Store a request for an endpoint, durably."""
         endpoint = self._endpoints.get(callback)
         if endpoint is None:
             return Delivery.GONE
@@ -77,7 +77,7 @@ class Callbacks:
         return Delivery.TAKEN
 
     async def take(self, callback: JSON, seconds: float) -> JSON:
-        """The first request at the endpoint that nobody has taken yet, which is taken when the next write is done."""
+        """Wait for the first unprocessed request at the endpoint; the next write marks it as processed."""
         endpoint = self._endpoint(callback)
         endpoint.waiters += 1
         try:
@@ -106,5 +106,5 @@ class Callbacks:
 
 
 def _path(url: str) -> str:
-    """Without the host: after a restart it may be another."""
+    """Return the URL without the host, which may change at a restart."""
     return url.partition("://")[2].partition("/")[2]

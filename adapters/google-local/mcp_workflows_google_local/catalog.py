@@ -1,4 +1,4 @@
-"""The workflows that are deployed, in all their revisions."""
+"""The deployed workflows in all their revisions."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SETTABLE: Final = frozenset(
     | {"call_log_level", "user_env_vars", "execution_history_level"}
 )
 _NEW_REVISION: Final = ("source_contents", "service_account", "user_env_vars", "crypto_key_name", "call_log_level")
-_RESERVED: Final = ("GOOGLE", "WORKFLOWS")  # environment variables that begin so are the engine's
+_RESERVED: Final = ("GOOGLE", "WORKFLOWS")  # the engine reserves environment variables with these prefixes
 
 
 class Catalog:
-    """All workflows; a revision that executions run on stays after another one is deployed."""
+    """All workflows; a revision stays while executions use it."""
 
     def __init__(self, store: Store, home: Home) -> None:
         self._store = store
@@ -43,7 +43,7 @@ class Catalog:
             self._revisions.setdefault(workflow, []).append(api.Workflow.deserialize(data))
 
     def listed(self) -> Iterable[Any]:
-        """The latest revision of each."""
+        """Return the latest revision of each workflow."""
         return [revisions[-1] for _, revisions in sorted(self._revisions.items())]
 
     def has(self, workflow: str) -> bool:
@@ -51,15 +51,15 @@ class Catalog:
         return workflow in self._revisions
 
     def revisions(self, workflow: str) -> Sequence[Any]:
-        """All revisions of a workflow, the oldest first."""
+        """Return all revisions of a workflow, oldest first."""
         self.get(workflow)
         return self._revisions[workflow]
 
     def get(self, workflow: str, revision: str = "") -> Any:
-        """A revision of a workflow, the latest if none is named.
+        """Return a revision of a workflow, by default the latest.
 
         Raises:
-            RefusedError: there is no such workflow, or revision.
+            RefusedError: there is no such workflow or revision.
         """
         revisions = self._revisions.get(workflow)
         if revisions is None:
@@ -79,14 +79,14 @@ class Catalog:
         return self._programs[key]
 
     def create(self, workflow: str, given: Any) -> Any:
-        """Deploy a workflow that is not there yet."""
+        """Deploy a new workflow."""
         if workflow in self._revisions:
             name = self._home.workflow_name(workflow)
             raise RefusedError(grpc.StatusCode.ALREADY_EXISTS, f"Resource '{name}' already exists")
         return self._put(workflow, _taken(api.Workflow(), given, SETTABLE), [])
 
     def update(self, workflow: str, given: Any, fields: Iterable[str]) -> Any:
-        """Change these fields, all if none is named; what executions see of a workflow makes a new revision."""
+        """Change these fields, by default all; a change that executions see makes a new revision."""
         latest = self.get(workflow)
         names = frozenset(fields) or SETTABLE
         if unknown := sorted(names - SETTABLE):
@@ -94,7 +94,7 @@ class Catalog:
         return self._put(workflow, _taken(latest, given, names), self._revisions[workflow])
 
     def delete(self, workflow: str) -> Any:
-        """Forget it."""
+        """Delete a workflow."""
         latest = self.get(workflow)
         del self._revisions[workflow]
         for key in [key for key in self._programs if key[0] == workflow]:
@@ -122,12 +122,12 @@ class Catalog:
 
 
 def _bytes(wanted: Any) -> bytes:
-    kind: Any = api.Workflow  # typed in part only
+    kind: Any = api.Workflow  # partly typed
     return bytes(kind.serialize(wanted))
 
 
 def _taken(latest: Any, given: Any, names: Iterable[str]) -> Any:
-    """The latest with these fields as they are given."""
+    """Return the latest revision with the given values of these fields."""
     taken: Any = api.Workflow(latest)
     for name in names:
         setattr(taken, name, getattr(given, name))

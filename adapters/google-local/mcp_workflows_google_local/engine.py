@@ -1,4 +1,4 @@
-"""All executions: they are started, queued, cancelled and, after a restart, gone on with."""
+"""All executions: their start, queue, cancellation, and continuation after a restart."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Engine:
         self._catalog = catalog
         self._requests = requests
         self._url = url
-        self._most = most  # that run at once; None: all
+        self._most = most  # maximum of concurrent executions; None: no limit
         self._records: dict[str, dict[str, Record]] = {}
         self._callbacks: dict[str, Callbacks] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._queue: deque[Record] = deque()
 
     def resume(self) -> int:
-        """Go on with all that had not ended when the engine did; how many these are."""
+        """Continue all executions that were not finished at the last stop; return their number."""
         going = 0
         for workflow, execution, created, data in self._store.executions():
             moment = datetime.fromtimestamp(created, UTC)
@@ -66,12 +66,12 @@ class Engine:
     def _go_on(self, record: Record) -> None:
         try:
             self._run(record) if record.state == State.ACTIVE else self._queue.append(record)
-        except DeployError as error:  # a newer engine knows it is wrong
+        except DeployError as error:  # a newer engine rejects the source
             text = f"cannot go on with {record.kept.name}: {error}; begin a new file with --db"
             raise LocalEngineError(text) from error
 
     async def stop(self) -> None:
-        """Let none run on; what is kept goes on at the next start."""
+        """Stop all executions; stored ones continue at the next start."""
         tasks = list(self._tasks.values())
         self._queue.clear()
         self._tasks.clear()
@@ -80,7 +80,7 @@ class Engine:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def create(self, workflow: str, wanted: Any) -> Record:
-        """A new execution of the latest revision, at its start or in the queue."""
+        """Return a new execution of the latest revision, started or queued."""
         deployed = self._catalog.get(workflow)
         _check_argument(wanted.argument)
         check_labels(wanted.labels)
@@ -103,19 +103,19 @@ class Engine:
         return record
 
     def get(self, workflow: str, execution: str) -> Record:
-        """An execution."""
+        """Return an execution."""
         found = self._records.get(workflow, {}).get(execution)
         if found is None:
             raise not_found(self._home.execution_name(workflow, execution))
         return found
 
     def of(self, workflow: str) -> Iterable[Record]:
-        """All executions of a workflow, the newest first."""
+        """Return all executions of a workflow, newest first."""
         self._catalog.get(workflow)
         return reversed(self._records.get(workflow, {}).values())
 
     def cancel(self, workflow: str, execution: str) -> Record:
-        """End it now, whatever it waits for."""
+        """End an execution immediately, whatever it waits for."""
         record = self.get(workflow, execution)
         if record.ended:
             text = f"Execution '{record.kept.name}' has already ended: its state is {record.state.name}"
@@ -124,13 +124,13 @@ class Engine:
         return record
 
     def forget(self, workflow: str) -> None:
-        """Cancel and forget all executions of a workflow."""
+        """Cancel and delete all executions of a workflow."""
         for record in self._records.pop(workflow, {}).values():
             if not record.ended:
                 self._end(record, State.CANCELLED)
 
     def callbacks(self, workflow: str, execution: str) -> Callbacks | None:
-        """The callback endpoints of an execution that runs; None: it does not, or is not there."""
+        """Return the callback endpoints of a running execution; None for any other."""
         record = self._records.get(workflow, {}).get(execution)
         return None if record is None else self._callbacks.get(record.execution)
 
@@ -162,7 +162,7 @@ class Engine:
             self._end(record, State.SUCCEEDED)
 
     def _broke(self, record: Record, task: asyncio.Task[None]) -> None:
-        """Log the error of an execution that failed by a mistake of this engine."""
+        """Log the error of an execution that failed through a defect of this engine."""
         if task.cancelled() or (error := task.exception()) is None:
             return
         log.error("%s: the local engine made a mistake", record.kept.name, exc_info=error)
@@ -210,7 +210,7 @@ def _check_argument(argument: str) -> None:
 
 
 def _error(raised: Raised) -> Any:
-    """An error as Google shows it: the payload as JSON, and where it was raised."""
+    """Return an error in Google's form: the payload as JSON, and its origin."""
     payload: Any = raised.payload
     message: Any = payload.get("message") if is_map(payload) and "tags" in payload else None
     text = message if isinstance(message, str) else f"RuntimeError: {json.dumps(payload, ensure_ascii=False)}"

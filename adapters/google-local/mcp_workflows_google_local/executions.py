@@ -1,4 +1,4 @@
-"""The Executions service: names, views, filters, order and pages; what executions are is in interpreter.py."""
+"""The Executions service: names, views, filters, order and pages; interpreter.py defines executions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _FILTERS: Final = Filters[Record](_FIELDS, lambda record: record.kept.labels)
 
 
 class ExecutionsService:
-    """Answers the four calls."""
+    """The handlers of the four calls."""
 
     def __init__(self, home: Home, engine: Engine) -> None:
         self._home = home
@@ -57,12 +57,12 @@ class ExecutionsService:
         return self._engine.create(workflow, request.execution).shown(full=True)
 
     def get(self, request: api.GetExecutionRequest) -> Any:
-        """GetExecution; FULL if no view is named."""
+        """GetExecution; the default view is FULL."""
         name = self._home.execution(request.name, "workflows.executions.get")
         return self._engine.get(*name).shown(full=request.view != api.ExecutionView.BASIC)
 
     def list(self, request: api.ListExecutionsRequest) -> api.ListExecutionsResponse:
-        """ListExecutions; BASIC if no view is named, the newest first if no order is."""
+        """ListExecutions; the default view is BASIC, the default order newest first."""
         workflow = self._home.workflow(request.parent, "workflows.executions.list")
         if request.page_size < 0:
             raise invalid(f"page_size must not be negative: {request.page_size}")
@@ -85,7 +85,7 @@ class ExecutionsService:
 
 
 def _order(text: str) -> list[tuple[str, bool]]:
-    """Fields, and whether backwards."""
+    """Return the fields, and whether each is in descending order."""
     order: list[tuple[str, bool]] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         field, _, direction = part.partition(" ")

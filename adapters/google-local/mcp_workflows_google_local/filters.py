@@ -1,4 +1,4 @@
-"""Filters of lists: comparisons joined by AND, a part of https://google.aip.dev/160; all else is refused."""
+"""Filters of lists: comparisons joined by AND, a part of https://google.aip.dev/160; others are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from mcp_workflows_google_local.refusals import invalid
 
 T = TypeVar("T")
-Value: TypeAlias = str | datetime | None  # None: has none, and fits no comparison but !=
+Value: TypeAlias = str | datetime | None  # None: no value, which matches only !=
 Test: TypeAlias = Callable[[T], bool]
 
 _TERM = re.compile(
@@ -40,10 +40,10 @@ class Filters(Generic[T]):
         self._labels = labels
 
     def read(self, text: str) -> Sequence[Test[T]]:
-        """The tests that all must hold; none of an empty text.
+        """Return the tests that must all hold; an empty text has none.
 
         Raises:
-            RefusedError: it is not understood.
+            RefusedError: the text is not understood.
         """
         tests: list[Test[T]] = []
         rest = text.strip()

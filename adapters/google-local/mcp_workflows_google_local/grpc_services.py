@@ -1,4 +1,4 @@
-"""The two gRPC services; their messages are Google's own."""
+"""The two gRPC services, with Google's own messages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _WORKFLOWS: Final = "google.cloud.workflows.v1.Workflows"
 
 
 def executions_handler(service: ExecutionsService) -> grpc.GenericRpcHandler:
-    """The Executions service."""
-    kind: Any = executions_v1  # its messages are typed in part only
+    """Return the handler of the Executions service."""
+    kind: Any = executions_v1  # partly typed
     calls = {
         "CreateExecution": _unary(service.create, kind.CreateExecutionRequest, kind.Execution.serialize),
         "GetExecution": _unary(service.get, kind.GetExecutionRequest, kind.Execution.serialize),
@@ -35,8 +35,8 @@ def executions_handler(service: ExecutionsService) -> grpc.GenericRpcHandler:
 
 
 def workflows_handler(service: WorkflowsService) -> grpc.GenericRpcHandler:
-    """The Workflows service."""
-    kind: Any = workflows_v1  # likewise
+    """Return the handler of the Workflows service."""
+    kind: Any = workflows_v1  # partly typed
     done = operations_pb2.Operation.SerializeToString
     revisions = (kind.ListWorkflowRevisionsRequest, kind.ListWorkflowRevisionsResponse.serialize)
     calls: Mapping[str, grpc.RpcMethodHandler[Any, Any]] = {

@@ -1,4 +1,4 @@
-"""The http library's requests, really made."""
+"""Real requests for the http library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST: Final = 2 * 1024 * 1024  # bytes of a response
 
 
 class Requests:
-    """Makes requests, with tokens where `auth` asks for them; redirects are not followed, proxies not used."""
+    """Makes requests, with tokens as `auth` requires; redirects are not followed, proxies not used."""
 
     def __init__(self, signer: Signer) -> None:
         self._signer = signer
@@ -29,10 +29,10 @@ class Requests:
         await self._client.aclose()
 
     async def make(self, arguments: Mapping[str, JSON], account: str) -> JSON:
-        """The response to a request, whatever its status, on behalf of a service account.
+        """Return the response to a request, with any status, on behalf of a service account.
 
         Raises:
-            WorkflowError: there was none, or it is too big.
+            WorkflowError: there was no response, or it is too large.
         """
         headers: dict[str, str] = {**(arguments.get("headers") or {}), **self._authorization(arguments, account)}
         body: str | None = arguments.get("body")

@@ -1,4 +1,4 @@
-"""The endpoints over plain HTTP: callbacks of executions, and the keys that sign identity tokens."""
+"""The plain HTTP endpoints: callbacks of executions, and the keys that sign identity tokens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SAID: Final[Mapping[int, str]] = {
 
 
 class Rest:
-    """Answers the requests."""
+    """The handlers of the requests."""
 
     def __init__(self, home: Home, engine: Engine, signer: Signer) -> None:
         self._home = home
@@ -52,17 +52,17 @@ class Rest:
         self._signer = signer
 
     def app(self) -> Starlette:
-        """The application."""
+        """Return the application."""
         callback = Route(f"{_EXECUTION}/callbacks/{{callback}}", self.deliver, methods=[*METHODS])
         listed = Route(f"{_EXECUTION}/callbacks", self.list, methods=["GET"])
         return Starlette(routes=[listed, callback, Route(KEYS_PATH, self.keys, methods=["GET"])])
 
     async def keys(self, _request: Request) -> Response:
-        """The public key, as a JSON Web Key Set."""
+        """Return the public key as a JSON Web Key Set."""
         return JSONResponse(self._signer.keys, headers={"Cache-Control": "public, max-age=3600"})
 
     async def list(self, request: Request) -> Response:
-        """The callbacks of an execution, in the order of their ids; none of one that has ended."""
+        """Return the callbacks of an execution in the order of their ids; an ended one has none."""
         try:
             workflow, execution = self._named(request, "workflows.callbacks.list")
             name = self._engine.get(workflow, execution).kept.name
@@ -75,7 +75,7 @@ class Rest:
         return JSONResponse({**answer, "nextPageToken": token} if token else answer)
 
     async def deliver(self, request: Request) -> Response:
-        """A request to a callback endpoint: handed to the execution, if it takes it."""
+        """Handle a request to a callback endpoint: store it if the execution accepts it."""
         try:
             callbacks = self._engine.callbacks(*self._named(request, "workflows.callbacks.send"))
         except RefusedError as refused:
@@ -86,7 +86,7 @@ class Rest:
         return JSONResponse({}) if done is Delivery.TAKEN else _failed(done, _SAID[done])
 
     def _named(self, request: Request, permission: str) -> tuple[str, str]:
-        """Workflow and execution, of who shows any token."""
+        """Return the workflow and execution, if the caller presents any token."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             raise RefusedError(
@@ -96,7 +96,7 @@ class Rest:
 
 
 async def _payload(request: Request) -> JSON:
-    """A request as a workflow sees it; its token is left out."""
+    """Return a request in the form for a workflow, without its token."""
     headers = {name.title(): value for name, value in request.headers.items() if name != "authorization"}
     url = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     return {
@@ -113,7 +113,7 @@ async def _payload(request: Request) -> JSON:
 
 
 def _body(content: bytes, kind: str) -> JSON:
-    """JSON if it says so and is, otherwise text; None if there is none."""
+    """Return JSON if the content is declared as JSON and is valid, otherwise text; None without content."""
     if not content:
         return None
     if "json" in kind:

@@ -1,4 +1,4 @@
-"""Identity tokens as Google signs them for service accounts, signed here with a key of this engine's own."""
+"""Identity tokens in the form of Google's for service accounts, signed with this engine's own key."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jwt.algorithms import RSAAlgorithm
 
 from mcp_workflows_google_local.store import Store
 
-LIFETIME: Final = 3600  # seconds, as Google's
-ACCESS_TOKEN: Final = "local"  # what stands for OAuth2; nobody here checks it  # noqa: S105
+LIFETIME: Final = 3600  # seconds, like Google's
+ACCESS_TOKEN: Final = "local"  # replaces OAuth2; nothing here checks it  # noqa: S105
 _SETTING: Final = "signing key"
 _BITS: Final = 2048
 
 
 class Signer:
-    """Signs identity tokens; the key is kept in the database, so that tokens outlive a restart."""
+    """Signs identity tokens; the database stores the key, so tokens stay valid after a restart."""
 
     def __init__(self, store: Store, issuer: str) -> None:
         self._issuer = issuer
@@ -30,9 +30,9 @@ class Signer:
         self.keys: Mapping[str, Any] = {"keys": [{**public, "kid": self._kid, "use": "sig", "alg": "RS256"}]}
 
     def identity_token(self, audience: str, account: str) -> str:
-        """A token that says to the audience who calls: this service account."""
+        """Return a token that identifies this service account to the audience."""
         now = int(time.time())
-        subject = str(int.from_bytes(account.encode()[:8], "big"))  # Google: a number that stands for the account
+        subject = str(int.from_bytes(account.encode()[:8], "big"))  # Google: a number that represents the account
         claims = {
             "iss": self._issuer,
             "aud": audience,

@@ -1,4 +1,4 @@
-"""The world of one execution: its effects are done once, journaled, and answered from the journal in a replay."""
+"""The host of one execution: each effect happens once, and replays read its result from the journal."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 Effect: TypeAlias = Callable[[Mapping[str, JSON], float], Awaitable[JSON]]
 
-_SECONDS: Final = {"sys.sleep": "seconds", "events.await_callback": "timeout"}  # which argument says how long
+_SECONDS: Final = {"sys.sleep": "seconds", "events.await_callback": "timeout"}  # the argument with the duration
 _LEVELS: Final = {"WARNING": logging.WARNING, "ERROR": logging.ERROR, "CRITICAL": logging.CRITICAL}
 
 
 class ExecutionHost:
-    """The host of one execution: time, HTTP, callbacks and the rest of its effects."""
+    """The host of one execution: time, HTTP, callbacks and its other effects."""
 
     def __init__(
         self, record: Record, store: Store, callbacks: Callbacks, requests: Requests, env: Mapping[str, str]
@@ -51,18 +51,18 @@ class ExecutionHost:
 
     @property
     def env(self) -> Mapping[str, str]:
-        """The variables that sys.get_env reads."""
+        """The variables for sys.get_env."""
         return self._env
 
     def at(self, steps: Sequence[Step]) -> None:
-        """These are the current steps now."""
+        """Set the current steps."""
         self._record.steps = tuple(steps)
 
     async def effect(self, name: str, arguments: Mapping[str, JSON], path: Path) -> JSON:
-        """Do it, or answer what it answered before; waiting goes on until the time that was set first.
+        """Perform an effect, or return its journaled result; a wait keeps its original end.
 
         Raises:
-            WorkflowError: it failed, now or before; or the replay took another way.
+            WorkflowError: the effect failed, now or earlier; or the replay took another path.
         """
         key = json.dumps(path)
         entry = self._journal.pop(key, None)

@@ -1,4 +1,4 @@
-"""Pages of lists: a token is where the next page starts, and of which question."""
+"""Pages of lists: a token contains the start of the next page, and identifies the query."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ T = TypeVar("T")
 
 
 def page(rows: Sequence[T], size: int, token: str, question: str) -> tuple[Sequence[T], str]:
-    """This page, and the token of the next one or "".
+    """Return this page, and the token of the next one or "".
 
-    The rows may have changed since the last page, as Google's may: what moved may come twice, or not at all.
+    The rows may have changed since the last page, as Google's may: moved rows may appear twice or not at all.
 
     Raises:
-        RefusedError: the token is not of this question.
+        RefusedError: the token is from another query.
     """
     mark = hashlib.sha256(question.encode()).hexdigest()[:12]
     first = _first(token, mark)
@@ -39,5 +39,5 @@ def _first(token: str, mark: str) -> int:
         if of == mark:
             return int(first)
     except (ValueError, binascii.Error):
-        pass  # said below
+        pass  # reported below
     raise invalid("invalid page token: it is none of ours, or the other parameters are not those it was made for")

@@ -1,4 +1,4 @@
-"""One port for gRPC and plain HTTP: a connection goes to the one or the other by what it says first."""
+"""One port for gRPC and plain HTTP: the first bytes of a connection determine its server."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Final
 
 from mcp_workflows_google_local.refusals import LocalEngineError
 
-_HTTP2: Final = b"PRI * HTTP/2.0"  # how every HTTP/2 connection begins
+_HTTP2: Final = b"PRI * HTTP/2.0"  # the first bytes of every HTTP/2 connection
 _CHUNK: Final = 64 * 1024
 LOOPBACK: Final = "127.0.0.1"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there.
+    """Return a socket that listens at this address.
 
     Raises:
-        LocalEngineError: somebody else does, or the address is not one of this machine.
+        LocalEngineError: the port is taken, or the address does not belong to this machine.
     """
     taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind((host, port))
         taken.listen(1024)
-    except (OSError, OverflowError) as error:  # the latter of a port that is no port
+    except (OSError, OverflowError) as error:  # OverflowError: not a port number
         taken.close()
         raise LocalEngineError(
             f"cannot listen on {host}:{port} ({getattr(error, 'strerror', None) or error}): "
@@ -36,7 +36,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Door:
-    """Takes connections and hands them on to the two servers, which listen on ports of their own on the loopback."""
+    """Accepts connections and forwards them to the two servers, which listen on separate loopback ports."""
 
     def __init__(self, *, http2: int, http1: int) -> None:
         self._http2 = http2
@@ -45,11 +45,11 @@ class Door:
         self._server: asyncio.Server | None = None
 
     async def open(self, where: socket.socket) -> None:
-        """Take connections from now on."""
+        """Start to accept connections."""
         self._server = await asyncio.start_server(self._enter, sock=where)
 
     async def close(self) -> None:
-        """Take no more, and cut those that are open."""
+        """Stop accepting connections, and close open ones."""
         if self._server is not None:
             self._server.close()
         for task in list(self._open):
@@ -61,7 +61,7 @@ class Door:
         assert task is not None
         self._open.add(task)
         try:
-            with suppress(OSError, asyncio.CancelledError):  # gone; or we close, which asyncio would complain of
+            with suppress(OSError, asyncio.CancelledError):  # ended; or we close, which asyncio would report
                 await self._hand_on(reader, writer)
         finally:
             self._open.discard(task)
@@ -85,7 +85,7 @@ class Door:
 
 
 async def _first_words(reader: asyncio.StreamReader) -> bytes:
-    """Read enough to tell the protocol; return nothing if the connection ends before that."""
+    """Read enough to identify the protocol; return nothing if the connection ends earlier."""
     said = b""
     while _HTTP2.startswith(said) and said != _HTTP2:
         more = await reader.read(_CHUNK)

@@ -1,4 +1,4 @@
-"""The project and location this engine plays, and what names in requests mean here."""
+"""The simulated project and location, and the meaning of names in requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORKFLOW: Final = r"[A-Za-z](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?"
 EXECUTION: Final = r"[A-Za-z0-9_-]{1,128}"
 
 _PLACE = r"projects/(?P<project>[^/]+)/locations/(?P<location>[^/]+)"
-_PATTERNS = {  # what is named, as an error says it: its pattern
+_PATTERNS = {  # by the kind of name in errors
     "projects/PROJECT/locations/LOCATION": re.compile(_PLACE),
     "projects/PROJECT/locations/LOCATION/workflows/NAME": re.compile(rf"{_PLACE}/workflows/({WORKFLOW})", re.ASCII),
     "projects/PROJECT/locations/LOCATION/workflows/NAME/executions/ID": re.compile(
@@ -24,7 +24,7 @@ _PLACE_NAME, _WORKFLOW_NAME, _EXECUTION_NAME = _PATTERNS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Home:
-    """One project, by its id and its number, and one location; requests may name either."""
+    """One project, by id and number, and one location; requests may use either name."""
 
     project: str
     number: str
@@ -32,27 +32,27 @@ class Home:
 
     @property
     def service_account(self) -> str:
-        """On whose behalf workflows run that name nobody."""
+        """The default account of workflows."""
         return f"local@{self.project}.iam.gserviceaccount.com"
 
     def workflow_name(self, workflow: str) -> str:
-        """The resource name of a workflow: with the project's id."""
+        """Return the resource name of a workflow, with the project's id."""
         return f"projects/{self.project}/locations/{self.location}/workflows/{workflow}"
 
     def execution_name(self, workflow: str, execution: str) -> str:
-        """The resource name of an execution: with the project's number."""
+        """Return the resource name of an execution, with the project's number."""
         return f"projects/{self.number}/locations/{self.location}/workflows/{workflow}/executions/{execution}"
 
     def check_place(self, name: str, permission: str) -> None:
-        """Refuse what is not this project and location."""
+        """Refuse any other project or location."""
         self._ours(_PLACE_NAME, name, permission)
 
     def workflow(self, name: str, permission: str) -> str:
-        """The id of the workflow that is named, which need not exist."""
+        """Return the id in the name of a workflow, which need not exist."""
         return self._ours(_WORKFLOW_NAME, name, permission)[3]
 
     def execution(self, name: str, permission: str) -> tuple[str, str]:
-        """The ids of the workflow and of its execution that is named, which need not exist."""
+        """Return the ids in the name of an execution, of the workflow and the execution, which need not exist."""
         found = self._ours(_EXECUTION_NAME, name, permission)
         return found[3], found[4]
 

@@ -1,4 +1,4 @@
-"""One execution as the API shows it."""
+"""One execution in the form of the API."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ ENDED: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """One execution: what is kept of it (all but the current steps), and where it is."""
+    """One execution: its stored part (all except the current steps), and its position."""
 
     workflow: str
     execution: str
     created: datetime
-    kept: Any  # api.Execution, whose types do not say that its fields take Python's own values
+    kept: Any  # api.Execution, whose types do not allow Python's own values in fields
     steps: Sequence[Step] = ()
 
     @property
     def state(self) -> Any:
-        """Its state."""
+        """The state of the execution."""
         return self.kept.state
 
     @property
@@ -37,17 +37,17 @@ class Record:
 
     @property
     def data(self) -> bytes:
-        """All that is kept, as bytes."""
-        kind: Any = api.Execution  # typed in part only
+        """The stored part as bytes."""
+        kind: Any = api.Execution  # partly typed
         return bytes(kind.serialize(self.kept))
 
     def start(self) -> None:
-        """It runs from now on."""
+        """Record the start of the run."""
         self.kept.state = State.ACTIVE
         self.kept.start_time = now()
 
     def end(self, state: int) -> None:
-        """It has ended now."""
+        """Record the end."""
         moment = now()
         self.kept.end_time = moment
         self.kept.duration = moment - (self.started or moment)
@@ -56,12 +56,12 @@ class Record:
 
     @property
     def started(self) -> datetime | None:
-        """When it began to run; None: it waits for its turn."""
+        """The start of the run; None while the execution is queued."""
         return moment(self.kept, "start_time")
 
     @property
     def at_end(self) -> datetime | None:
-        """When it ended, if it has."""
+        """The end time, if it has ended."""
         return moment(self.kept, "end_time")
 
     def _status(self) -> Any:
@@ -87,10 +87,10 @@ class Record:
 
 
 def moment(kept: Any, name: str) -> datetime | None:
-    """A time of it, if it is set."""
+    """Return a time from the stored part, if set."""
     return getattr(kept, name) if name in kept else None
 
 
 def now() -> datetime:
-    """The time, as the API writes it."""
+    """Return the current time in the API's form."""
     return datetime.now(UTC)

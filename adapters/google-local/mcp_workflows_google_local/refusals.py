@@ -1,4 +1,4 @@
-"""Refusals of API calls: a gRPC status, and Google's own words where they are known."""
+"""Refusals of API calls: a gRPC status, and Google's own text if known."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import grpc
 
 
 class RefusedError(Exception):
-    """The call is answered with this status."""
+    """A call that gets this status."""
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
         super().__init__(text)
@@ -15,21 +15,21 @@ class RefusedError(Exception):
 
 
 class LocalEngineError(Exception):
-    """The local engine cannot start; the message says why and what to do."""
+    """The local engine cannot start; the message gives the reason and the remedy."""
 
 
 def invalid(text: str) -> RefusedError:
-    """INVALID_ARGUMENT."""
+    """Return INVALID_ARGUMENT."""
     return RefusedError(grpc.StatusCode.INVALID_ARGUMENT, text)
 
 
 def not_found(name: str) -> RefusedError:
-    """NOT_FOUND."""
+    """Return NOT_FOUND."""
     return RefusedError(grpc.StatusCode.NOT_FOUND, f"Resource '{name}' was not found")
 
 
 def denied(permission: str, name: str) -> RefusedError:
-    """PERMISSION_DENIED, as of all that belongs to another project."""
+    """Return PERMISSION_DENIED, as for any other project."""
     return RefusedError(
         grpc.StatusCode.PERMISSION_DENIED,
         f"Permission '{permission}' denied on resource '{name}' (or it may not exist).",

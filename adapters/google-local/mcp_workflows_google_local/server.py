@@ -1,4 +1,4 @@
-"""The server: everything on one loop, behind one port."""
+"""The server: everything on one loop and one port."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from mcp_workflows_google_local.refusals import LocalEngineError, RefusedError
 from mcp_workflows_google_local.store import Store
 from mcp_workflows_google_local.workflows import WorkflowsService, check_id
 
-_ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # where one listens, but cannot be called
-_LARGEST_MESSAGE: Final = 32 * 1024 * 1024  # a page of 100 executions with everything in them
+_ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104  # addresses for listening that cannot be called
+_LARGEST_MESSAGE: Final = 32 * 1024 * 1024  # a page of 100 complete executions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,29 +43,29 @@ class Settings:
     home: Home
     database: Path | None = None
     deploy: Sequence[Path] = ()
-    env: Mapping[str, str] = field(default_factory=dict[str, str])  # of what is deployed; none: as it was
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])  # likewise
-    most: int | None = None  # executions that run at once; None: all
-    reached: str | None = None  # the URL that others know it by; None: where it listens
+    env: Mapping[str, str] = field(default_factory=dict[str, str])  # of deployed files; empty: unchanged
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])  # of deployed files; empty: unchanged
+    most: int | None = None  # maximum of concurrent executions; None: no limit
+    reached: str | None = None  # the public URL; None: the address of the port
 
     @property
     def address(self) -> str:
-        """Where clients find it."""
+        """The address for clients."""
         host = LOOPBACK if self.host in _ANY or self.host == "localhost" else self.host
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """The URL with which callback URLs begin; also the issuer of its tokens."""
+        """The URL at the start of callback URLs, also the issuer of its tokens."""
         return self.reached or f"http://{self.address}"
 
 
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncGenerator[None]:
-    """Serve until left; running executions go on at the next start if there is a database file.
+    """Serve while entered; with a database file, running executions continue at the next start.
 
     Raises:
-        LocalEngineError: the port, the database or a file to deploy is not as it should be.
+        LocalEngineError: the port, the database or a file to deploy cannot be used.
     """
     url = settings.url
     async with AsyncExitStack() as stack:
@@ -91,10 +91,10 @@ async def serving(settings: Settings) -> AsyncGenerator[None]:
 
 
 def deploy(catalog: Catalog, file: Path, *, env: Mapping[str, str], labels: Mapping[str, str]) -> None:
-    """Deploy a file as the workflow it is named like; one that is there already keeps what is not given.
+    """Deploy a file as the workflow of its name; values that are not given stay unchanged.
 
     Raises:
-        LocalEngineError: it cannot be read or deployed; with file:line.
+        LocalEngineError: the file cannot be read or deployed; the message has file:line.
     """
     try:
         source = file.read_text(encoding="utf-8")
@@ -121,7 +121,7 @@ def _put(catalog: Catalog, workflow: str, **fields: object) -> None:
 
 @asynccontextmanager
 async def _grpc(home: Home, catalog: Catalog, engine: Engine) -> AsyncGenerator[int]:
-    """The gRPC server; answers its port."""
+    """Run the gRPC server; yield its port."""
     options = [("grpc.max_receive_message_length", _LARGEST_MESSAGE), ("grpc.so_reuseport", 0)]
     server = grpc.aio.server(options=options)
     services = (
@@ -139,7 +139,7 @@ async def _grpc(home: Home, catalog: Catalog, engine: Engine) -> AsyncGenerator[
 
 @asynccontextmanager
 async def _http(app: Starlette) -> AsyncGenerator[int]:
-    """The HTTP server; answers its port."""
+    """Run the HTTP server; yield its port."""
     with socket.create_server((LOOPBACK, 0)) as where:
         config = uvicorn.Config(
             app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=1, server_header=False
@@ -155,7 +155,7 @@ async def _http(app: Starlette) -> AsyncGenerator[int]:
 
 
 class _Server(uvicorn.Server):
-    """It leaves the signals to us."""
+    """A server that leaves signals to us."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

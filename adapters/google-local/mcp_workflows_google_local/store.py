@@ -1,4 +1,4 @@
-"""The store, in SQLite: in a file, or in memory until the engine ends."""
+"""The store, in SQLite: a file, or memory until the engine ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS callbacks (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One effect in the journal: its name, until when it waits if it does, and how it came out (None: not yet)."""
+    """One effect in the journal: its name, the end of its wait if it waits, and its result (None: no result yet)."""
 
     name: str
     until: float | None
@@ -40,13 +40,13 @@ class Entry:
 
 
 class Store:
-    """One database of one engine; every write is there when it returns, also after kill -9."""
+    """The database of one engine; each completed write is durable, even after kill -9."""
 
     def __init__(self, file: Path | None) -> None:
-        """Open it, or make it.
+        """Open or create the database.
 
         Raises:
-            LocalEngineError: it cannot be opened, is used by another engine, or is something else.
+            LocalEngineError: it cannot be opened, is in use by another engine, or is another kind of file.
         """
         try:
             self._db = sqlite3.connect(file or ":memory:")
@@ -56,7 +56,7 @@ class Store:
 
     def _prepare(self) -> None:
         for pragma in ("busy_timeout=0", "locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=OFF"):
-            self._db.execute(f"PRAGMA {pragma}")  # OFF: safe but for a crash of the whole machine
+            self._db.execute(f"PRAGMA {pragma}")  # OFF: safe except for a crash of the whole machine
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         empty = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
         if version != VERSION and not (version == 0 and empty):
@@ -64,7 +64,7 @@ class Store:
         self._db.executescript(f"{_SCHEMA} PRAGMA user_version={VERSION};")
 
     def close(self) -> None:
-        """Close it."""
+        """Close the database."""
         self._db.close()
 
     def _write(self, statement: str, *values: str | float | bytes | None) -> None:
@@ -77,19 +77,19 @@ class Store:
         return row and str(row[0])
 
     def set_setting(self, name: str, value: str) -> None:
-        """Keep it under a name."""
+        """Store a setting by name."""
         self._write("INSERT OR REPLACE INTO settings VALUES (?, ?)", name, value)
 
     def revisions(self) -> Sequence[tuple[str, bytes]]:
-        """All revisions of all workflows, each workflow's from the first to the last."""
+        """Return all revisions of all workflows, in order per workflow."""
         return self._db.execute("SELECT workflow, data FROM revisions ORDER BY workflow, number").fetchall()
 
     def put_revision(self, workflow: str, number: int, data: bytes) -> None:
-        """Keep a revision, or replace it."""
+        """Store or replace a revision."""
         self._write("INSERT OR REPLACE INTO revisions VALUES (?, ?, ?)", workflow, number, data)
 
     def delete_workflow(self, workflow: str) -> None:
-        """Forget a workflow and all its executions."""
+        """Delete a workflow and all its executions."""
         theirs = "(SELECT execution FROM executions WHERE workflow=?)"
         with self._db:
             for table in ("journal", "callbacks"):
@@ -98,15 +98,15 @@ class Store:
                 self._db.execute(f"DELETE FROM {table} WHERE workflow=?", (workflow,))  # noqa: S608  # ours
 
     def executions(self) -> Sequence[tuple[str, str, float, bytes]]:
-        """Workflow, id, time of creation and data of all executions, in the order of their creation."""
+        """Return workflow, id, creation time and data of all executions, in creation order."""
         return self._db.execute("SELECT * FROM executions ORDER BY created").fetchall()
 
     def put_execution(self, workflow: str, execution: str, created: float, data: bytes) -> None:
-        """Keep an execution, or replace it."""
+        """Store or replace an execution."""
         self._write("INSERT OR REPLACE INTO executions VALUES (?, ?, ?, ?)", workflow, execution, created, data)
 
     def end_execution(self, workflow: str, execution: str, created: float, data: bytes) -> None:
-        """Keep how it ended, and nothing of the way."""
+        """Store the end of an execution, and delete its journal and callbacks."""
         with self._db:
             self._db.execute("DELETE FROM journal WHERE execution=?", (execution,))
             self._db.execute("DELETE FROM callbacks WHERE execution=?", (execution,))
@@ -115,25 +115,25 @@ class Store:
             )
 
     def journal(self, execution: str) -> Iterator[tuple[str, Entry]]:
-        """Paths and entries of an execution."""
+        """Return the paths and entries of an execution."""
         rows = self._db.execute("SELECT path, name, until, raised, answer FROM journal WHERE execution=?", (execution,))
         for path, name, until, raised, answer in rows:
             yield path, Entry(name=name, until=until, raised=bool(raised), answer=answer)
 
     def note(self, execution: str, path: str, entry: Entry) -> None:
-        """Keep an entry, or replace it, together with what was changed without a commit before."""
+        """Store or replace an entry, together with earlier uncommitted changes."""
         self._write(
             "INSERT OR REPLACE INTO journal VALUES (?, ?, ?, ?, ?, ?)",
             *(execution, path, entry.name, entry.until, entry.raised, entry.answer),
         )
 
     def callbacks(self, execution: str) -> Sequence[tuple[str, str, str]]:
-        """Id, method and payloads of an execution's callbacks."""
+        """Return id, method and payloads of an execution's callbacks."""
         rows = self._db.execute("SELECT callback, method, payloads FROM callbacks WHERE execution=?", (execution,))
         return rows.fetchall()
 
     def put_callback(self, execution: str, callback: str, method: str, payloads: str, *, commit: bool = True) -> None:
-        """Keep a callback, or replace it; without `commit` it is there together with the next write."""
+        """Store or replace a callback; without `commit`, the next write makes it durable."""
         values = (execution, callback, method, payloads)
         self._db.execute("INSERT OR REPLACE INTO callbacks VALUES (?, ?, ?, ?)", values)
         if commit:

@@ -1,4 +1,4 @@
-"""The Workflows service: every change is done when its operation is answered; what workflows are is in catalog.py."""
+"""The Workflows service: each change is complete when its operation is returned; catalog.py has the workflows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FILTERS: Final = Filters[api.Workflow](_FIELDS, lambda workflow: workflow.label
 
 
 class WorkflowsService:
-    """Answers the six calls."""
+    """The handlers of the six calls."""
 
     def __init__(self, home: Home, catalog: Catalog, engine: Engine) -> None:
         self._home = home
@@ -57,7 +57,7 @@ class WorkflowsService:
         return self._done("update", workflow, changed)
 
     def delete(self, request: api.DeleteWorkflowRequest) -> operations_pb2.Operation:
-        """DeleteWorkflow, and with it all its executions."""
+        """DeleteWorkflow, which also deletes all its executions."""
         workflow = self._home.workflow(request.name, "workflows.workflows.delete")
         self._catalog.get(workflow)
         self._engine.forget(workflow)
@@ -70,7 +70,7 @@ class WorkflowsService:
         return self._catalog.get(workflow, request.revision_id)
 
     def list(self, request: api.ListWorkflowsRequest) -> api.ListWorkflowsResponse:
-        """ListWorkflows, in the order of their names."""
+        """ListWorkflows, in name order."""
         self._home.check_place(request.parent, "workflows.workflows.list")
         if request.order_by:
             raise invalid("this engine lists workflows in the order of their names only: leave order_by out")
@@ -80,14 +80,14 @@ class WorkflowsService:
         return api.ListWorkflowsResponse(workflows=shown, next_page_token=token)
 
     def list_revisions(self, request: api.ListWorkflowRevisionsRequest) -> api.ListWorkflowRevisionsResponse:
-        """ListWorkflowRevisions, the newest first."""
+        """ListWorkflowRevisions, newest first."""
         workflow = self._home.workflow(request.name, "workflows.workflows.listRevision")
         rows = list(reversed(self._catalog.revisions(workflow)))
         shown, token = _page(rows, request, _USUAL_REVISIONS, _MOST_REVISIONS, workflow)
         return api.ListWorkflowRevisionsResponse(workflows=shown, next_page_token=token)
 
     def _done(self, verb: str, workflow: str, changed: api.Workflow | None) -> operations_pb2.Operation:
-        """An operation that is done; its result is the workflow, or nothing of one that is deleted."""
+        """Return a completed operation; its result is the workflow, or empty after a deletion."""
         moment = datetime.now(UTC)
         target = self._home.workflow_name(workflow)
         about = api.OperationMetadata(create_time=moment, end_time=moment, target=target, verb=verb, api_version="v1")
@@ -101,7 +101,7 @@ class WorkflowsService:
 
 
 def check_id(workflow: str) -> None:
-    """Refuse what cannot be the id of a workflow."""
+    """Refuse an invalid workflow id."""
     if not _NAME.fullmatch(workflow):
         raise invalid(
             f"invalid workflow_id {workflow!r}: 1 to 64 letters, digits, underscores and hyphens, of which the first "
@@ -110,7 +110,7 @@ def check_id(workflow: str) -> None:
 
 
 def _any(kind: Any, message: Any) -> any_pb2.Any:
-    """A message of this kind, None is an empty one, in an envelope."""
+    """Return a message of this kind in an envelope; None is an empty one."""
     packed = any_pb2.Any()
     packed.Pack(empty_pb2.Empty() if message is None else kind.pb(message))
     return packed

@@ -52,7 +52,7 @@ class _Session:
 class GoogleAdapter(Adapter):
     """Adapter for Google Cloud Workflows.
 
-    It has those capabilities of `mcp_workflows.adapter` that Google Cloud Workflows can support.
+    It has the capabilities of `mcp_workflows.adapter` that Google Cloud Workflows can support.
     """
 
     Settings: ClassVar[type[BaseModel]] = GoogleSettings
@@ -85,7 +85,7 @@ class GoogleAdapter(Adapter):
         return f"google-workflows:{project or 'default'}/{settings.location}"
 
     async def __aenter__(self) -> Self:
-        """Set up the client. This needs neither a connection to Google nor credentials."""
+        """Set up the client, without a connection to Google or credentials."""
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(open_client(self._settings))
             self._entered = _Session(
@@ -137,11 +137,12 @@ class GoogleAdapter(Adapter):
         await answer(self._session.client, self._notes, ref, responses)
 
     async def cancel(self, ref: Ref) -> None:
-        """Call CancelExecution, which takes effect at once."""
+        """Call CancelExecution, which takes effect immediately."""
         await self._session.client.cancel((await self._notes.read(ref.handle)).name)
 
     async def terminate(self, ref: Ref, reason: str) -> None:
-        """Cancel the execution: Google has no other way to end one, and takes no reason; see `Terminates.terminate`."""
+        """Cancel the execution: Google has no other way to end one, and accepts no reason; see
+        `Terminates.terminate`."""
         await self.cancel(ref)
 
     async def adopt(self, execution_id: str) -> Ref:
@@ -150,7 +151,7 @@ class GoogleAdapter(Adapter):
         return await adopt(session.client, execution_id)
 
     async def list_ended(self, workflow: str, since: datetime) -> Sequence[EndedExecution]:
-        """Call ListExecutions once, with a filter on the time of the end; see `ListsEnded.list_ended`."""
+        """Call ListExecutions once, with a filter on the end time; see `ListsEnded.list_ended`."""
         return await list_ended(self._session.client, workflow, since)
 
     @staticmethod
@@ -175,7 +176,7 @@ class GoogleAdapter(Adapter):
         return await receive_claim(self._session.client, self._notes, body)
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-        """Return those that still run, by ListExecutions, with questions; see `DescribesMany.describe_many`."""
+        """Return those that still run, from ListExecutions, with questions; see `DescribesMany.describe_many`."""
         return await describe_many(self._session.listings, self._notes, refs)
 
     @property

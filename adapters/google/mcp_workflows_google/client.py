@@ -1,13 +1,13 @@
 """The operations of Google's APIs that the adapter uses, with results in plain types.
 
-Each call has a quota, a deadline and a place among the calls at once; reads are repeated, and errors are translated.
+Each call has a quota, a deadline and a place among the concurrent calls; reads are repeated, and errors translated.
 
 Sources: https://cloud.google.com/workflows/docs/reference/executions/rest, https://cloud.google.com/workflows/quotas;
 the quotas of callbacks are estimates.
 """
 
 # pyright: reportUnknownMemberType=false
-# Reason: google-api-core is typed in parts, and so is the official client; its replies are read into our types at once.
+# Reason: google-api-core and the official client are partly typed; replies are converted to our types at once.
 
 from __future__ import annotations
 
@@ -73,16 +73,16 @@ _WORKFLOWS_PAGE: Final = 500
 _CALLBACKS_PAGE: Final = 100
 _BATCH_EVERY: Final = 2.0  # seconds
 _BATCH: Final = 10_000  # executions in 10 lists
-_UNLIMITED_POLLS: Final = 50.0  # per second, where no quota is known
+_UNLIMITED_POLLS: Final = 50.0  # per second, without a known quota
 _CALLBACK: Final = re.compile(r"/v1/(?P<execution>projects/[^?#]+?)/callbacks?/")
 _MOST_PAIRS: Final = 1000  # remembered pairs of projects
 
 _QUOTA_WAIT: Final = {True: 1.0, False: 4.0}  # seconds to wait for a token: a read (True), a write (False)
-_FOR_WRITES: Final = 4  # a quarter of the places is not for reads, so that slow reads never delay an answer or a cancel
+_FOR_WRITES: Final = 4  # one place in four is reserved for writes: slow reads never delay an answer or cancellation
 _GRACE: Final = 0.5  # seconds: gRPC's own deadline comes first
 _ELSEWHERE: Final = "elsewhere"  # all other locations share one bucket, because inbound requests can name any location
 _MOST_ATTEMPTS: Final = 3  # of a read
-_ATTEMPT: Final = 0.6  # of the time that there is for a read: another one fits in after it
+_ATTEMPT: Final = 0.6  # share of the remaining time, which leaves time for another attempt
 
 PER_MINUTE: Final[Mapping[str, float]] = {
     "get_execution": 6000,
@@ -100,8 +100,7 @@ _MINUTE: Final = 60.0  # seconds
 def limits(api: str, quota: Quota | None) -> BucketLimits:
     """Return the limits of this process for an API; unlimited without a quota.
 
-    A bucket holds a sixth of its share and is refilled with the rest within a minute, so that no minute exceeds the
-    share.
+    A bucket holds a sixth of its share and is refilled with the rest within a minute, so no minute exceeds the share.
     """
     if quota is None or api not in PER_MINUTE:
         return UNLIMITED
@@ -132,7 +131,7 @@ class _Attempts:
     """The attempts of one call."""
 
     made: int = 0
-    renewed: bool = False  # the token has been renewed once, because Google refused it
+    renewed: bool = False  # the token was renewed once, because Google refused it
     deadline: float = field(default_factory=time.monotonic)
 
     @property
@@ -154,14 +153,14 @@ class ApiCaller:
         self._clients = clients
         self._credentials = credentials
         self._buckets = buckets
-        self.project = settings.project  # None until it is known
+        self.project = settings.project  # None until known
         self.quota = settings.quota or (None if settings.emulator else Quota())
         places = settings.max_connections
         self._places = anyio.CapacityLimiter(places)
         self._reads = anyio.CapacityLimiter(places - places // _FOR_WRITES)
 
     async def send(self, call: ApiCall, method: str, request: Any) -> Any:  # Any: messages of the official client
-        """Call a method of the official client, which retries nothing.
+        """Call a method of the official client, which never retries.
 
         Raises:
             EngineError: the call failed; see `errors`.
@@ -173,7 +172,7 @@ class ApiCaller:
         return await self.make(call, attempt)
 
     async def make(self, call: ApiCall, attempt: Attempt[T]) -> T:
-        """Make a call within the quota and the timeout. Cancellation of the caller aborts reads alone.
+        """Make a call within the quota and the timeout. Cancellation of the caller aborts only reads.
 
         Raises:
             EngineError: the call failed; see `errors`.
@@ -198,14 +197,14 @@ class ApiCaller:
         except ReplyError as error:
             ours = translate(error.reply, context)
             self._heed(error.reply, ours, bucket, call)
-            raise ours from None  # Google's own words may hold the input
+            raise ours from None  # Google's text may contain the input
         finally:
             IN_OUR_CALL.reset(token)
             bucket.debit(max(0, attempts.made - 1))
         raise EngineUnavailable(f"{context.who}: no answer within {seconds:g} s", sent=attempts.made > 0)
 
     async def _again(self, call: ApiCall, context: CallContext, attempts: _Attempts, attempt: Attempt[T]) -> T:
-        """Make a read, and repeat it after errors that may pass; a refused token is renewed once."""
+        """Make a read, and repeat it after transient errors; a refused token is renewed once."""
 
         def may_pass(error: Exception) -> bool:
             if not isinstance(error, ReplyError) or attempts.made >= _MOST_ATTEMPTS:
@@ -221,7 +220,7 @@ class ApiCaller:
 
         retrying = AsyncRetry(predicate=may_pass, initial=0.1, maximum=1.0, multiplier=2.0, timeout=attempts.left)
         try:
-            return await retrying(once)()  # pyright: ignore[reportCallIssue]  # its ParamSpec is that of no call
+            return await retrying(once)()  # pyright: ignore[reportCallIssue]  # its ParamSpec does not match a call
         except RetryError as error:
             if isinstance(error.cause, ReplyError):
                 raise error.cause from None
@@ -236,13 +235,11 @@ class ApiCaller:
         except GoogleAPICallError as error:
             raise ReplyError(read_grpc_error(error, connected=self._clients.is_connected(call.service))) from None
         except anyio.get_cancelled_exc_class():
-            await (
-                anyio.lowlevel.checkpoint()
-            )  # gRPC raises a CancelledError of its own, unknown to anyio's cancel scopes
+            await anyio.lowlevel.checkpoint()  # gRPC raises another CancelledError, unknown to anyio's cancel scopes
             raise
 
     def _heed(self, reply: ErrorReply, ours: EngineError, bucket: Bucket, call: ApiCall) -> None:
-        """Apply the consequences of an error for later calls: drop a refused token, slow down if throttled."""
+        """Apply the consequences of an error to later calls: drop a refused token, slow down if throttled."""
         logger.debug("%s: %s %s", call.permission, reply.status, reply.reason)
         if reply.status == "UNAUTHENTICATED":
             self._credentials.forget()
@@ -250,7 +247,7 @@ class ApiCaller:
             logger.warning("Google throttles %s%s", call.permission, bucket.slowed)
 
     def bucket(self, api: str, location: str | None = None) -> Bucket:
-        """Return the bucket of an API in a location; by default in that of the settings."""
+        """Return the bucket of an API in a location, by default that of the settings."""
         key = QuotaKey(
             endpoint=self._settings.emulator or "google",  # all of Google's endpoints share one quota
             owner=self.project,  # as in the settings: resource names have the id or the number
@@ -289,7 +286,7 @@ class Client:
 
     @property
     def allowance(self) -> Allowance:
-        """The rate of reads that this process may make now."""
+        """The current read rate of this process."""
         every = _BATCH_EVERY if self._caller.quota is None else max(_BATCH_EVERY, 1 / self.refill("list_executions"))
         return Allowance(
             polls_per_second=min(self.refill("get_execution"), _UNLIMITED_POLLS),
@@ -304,7 +301,7 @@ class Client:
         return rest_url(self._settings)
 
     def refill(self, api: str) -> float:
-        """Return the calls per second that the quota of this API allows this process now; infinite without a quota."""
+        """Return this process's current calls per second of this API; infinite without a quota."""
         return self._caller.bucket(api).refill
 
     async def place(self) -> Place:
@@ -351,9 +348,9 @@ class Client:
     ) -> Sequence[ExecutionResource]:
         """Return executions of a workflow that match the filter `only`; each page is one call.
 
-        The newest are first unless `order` names the field to order by.
+        The newest are first unless `order` names another field.
 
-        With `since`, the list ends at the first execution that started before; queued ones have not started.
+        With `since`, the list ends at the first execution that started earlier; queued ones have no start yet.
 
         Raises:
             EngineError: see `errors`.
@@ -414,7 +411,7 @@ class Client:
                 return found
 
     async def deliver(self, url: str, method: str, body: JSON) -> DeliveryOutcome:
-        """Send an answer to a callback once. The caller has validated the URL, which no message contains.
+        """Send an answer to a callback once. The caller has validated the URL, which appears in no message.
 
         Raises:
             EngineError: it was certainly not delivered; `EngineUnavailable` has `sent=False`.
@@ -447,7 +444,7 @@ class Client:
         return read_workflow(await self._caller.send(call, "get_workflow", request))
 
     async def workflows(self) -> Sequence[WorkflowResource]:
-        """Return the workflows of this place. Google decides whether the list contains their sources.
+        """Return the workflows of this place. Google decides whether the list includes their sources.
 
         Raises:
             EngineError: see `errors`.
@@ -464,10 +461,10 @@ class Client:
                 return found
 
     async def is_in_project(self, name: ExecutionName, project: str) -> bool:
-        """Return whether this execution is in that project: each has an id and a number, and Google uses both.
+        """Return whether this execution is in that project: each project has an id and a number, and Google uses both.
 
-        Google is asked for it under both names; it generates the ids of executions, so no id exists in two projects
-        and nobody can forge one. Pairs that are the same are remembered.
+        Google is asked for the execution under both names; Google generates the ids of executions, so no id exists in
+        two projects and nobody can forge one. Matching pairs are remembered.
 
         Raises:
             EngineUnavailable: Google does not answer.
@@ -486,10 +483,10 @@ class Client:
         return True
 
     async def claim_key(self, name: ExecutionName, key: str) -> str:
-        """Return the name under which an execution claims its key, which is valid in its own workflow only.
+        """Return the name under which an execution claims its key, which is valid only in its own workflow.
 
-        Anybody can set the label in a project of their own. With the workflow in the name, such an execution cannot
-        take over a task.
+        Anybody can set the label in another project. With the workflow in the name, such an execution cannot obtain a
+        task.
 
         Raises:
             EngineUnavailable: Google does not answer.
@@ -520,7 +517,7 @@ def _of_workflows(permission: str, resource: str, place: Place) -> ApiCall:
 
 @asynccontextmanager
 async def open_client(settings: GoogleSettings) -> AsyncGenerator[Client]:
-    """Open the client of an engine; it connects and reads credentials at the first call."""
+    """Open the client of an engine; the first call connects and reads credentials."""
     client = Client(settings)
     try:
         yield client

@@ -1,8 +1,8 @@
-"""Connections to Google: the official gRPC clients of both APIs, and HTTP for callbacks, which those lack.
+"""Connections to Google: the official gRPC clients of both APIs, and HTTP for callbacks, which those clients lack.
 
-All are opened at the first call. A grpc.aio channel belongs to the event loop that made it, and is closed in it. With
-grpcio 1.85 one loop after the other, and two at once, work without messages; older versions may write errors to
-standard error (grpc/grpc#25364). For that reason the servers of the tests are `grpc.server`, in threads.
+The first call opens each. A grpc.aio channel belongs to the event loop that created it, and is closed in it. With
+grpcio 1.85, successive and concurrent loops work without messages; older versions may write errors to standard error
+(grpc/grpc#25364). So the servers of the tests are `grpc.server`, in threads.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -71,7 +71,7 @@ _SERVER_ERROR: Final = 500
 
 
 def workflows_host(executions: str) -> str:
-    """Return the address of the Workflows API that belongs to this address of the Executions API."""
+    """Return the address of the Workflows API for this address of the Executions API."""
     return _EXECUTIONS_HOST.sub("workflows", executions)
 
 
@@ -138,7 +138,7 @@ class DeliveryOutcome(StrEnum):
     """The outcome of sending an answer to a callback."""
 
     TAKEN = "taken"
-    GONE = "gone"  # the callback does not exist any more
+    GONE = "gone"  # the callback no longer exists
     BUSY = "busy"  # the previous payload is not processed yet
     UNKNOWN = "unknown"  # it may have arrived
 
@@ -186,8 +186,8 @@ class HttpClient:
         """Send a request to a callback once.
 
         Raises:
-            EngineRefused: the URL is not at Google; this is checked once more, right before the token is sent.
-            ReplyError: it was certainly not taken.
+            EngineRefused: the URL is not at Google; checked again right before the token is sent.
+            ReplyError: it was certainly not accepted.
         """
         client = await self._opened()
         request = client.build_request(method, url, json=body, headers=dict(headers), timeout=seconds)
@@ -232,7 +232,7 @@ class HttpClient:
 def _names_no_callback(record: logging.LogRecord) -> bool:
     """Return whether a log record of the HTTP client is safe: URLs of callbacks are secrets.
 
-    Lists of callbacks are left out too: each poll of a gate makes one.
+    Lists of callbacks are also omitted, as each poll of a gate makes one.
     """
     return "/callbacks" not in record.getMessage()
 

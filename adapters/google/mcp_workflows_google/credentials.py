@@ -2,7 +2,7 @@
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false, reportAttributeAccessIssue=false
-# Reason: google-auth is typed in parts; what comes from it is turned into types of our own at once.
+# Reason: google-auth is partly typed; its values are converted to our types at once.
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from mcp_workflows_google.settings import DEMO, GoogleSettings
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 _ASKING: Final = 5  # seconds of one request for a token
 _AGAIN: Final = 15.0  # seconds until a failed attempt is repeated
-_SOON: Final = 0.5  # seconds that a call waits for the repeated attempt, as the error is known already
+_SOON: Final = 0.5  # seconds that a call waits for the repeated attempt, as the error is already known
 _REASON = re.compile(r"\b(invalid_grant|invalid_client|unauthorized_client|invalid_scope|access_denied)\b")
 _REMEDY: Final = (
     "`gcloud auth application-default login`, or name a file with GOOGLE_APPLICATION_CREDENTIALS or credentials_file"
 )
 AUTH_ERRORS: Final = (auth.GoogleAuthError, OSError, ValueError)
-"""All that reading credentials and fetching tokens raises: invalid files, missing keys, no network."""
+"""All errors of reading credentials and fetching tokens: invalid files, missing keys, no network."""
 
 
 class _BoundedRequest(Request):
@@ -54,7 +54,7 @@ class _BoundedRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedCredentials:
-    """Credentials, and the project that came with them."""
+    """Credentials, and their project."""
 
     credentials: Any  # of google-auth: duck typed
     project: str | None
@@ -150,7 +150,7 @@ class Credentials:
         return str(self._known.project)
 
     def forget(self) -> None:
-        """Drop the access token, because Google refused it; the next call fetches another one."""
+        """Drop the access token after Google refused it; the next call fetches another one."""
         if self._known is not None:
             self._known.credentials.token = None
 
@@ -158,7 +158,7 @@ class Credentials:
         return kinds.TokenState.INVALID if self._known is None else self._known.credentials.token_state
 
     def _begin(self) -> None:
-        """Begin to fetch a token, unless that is in progress or has just failed."""
+        """Start to fetch a token, unless that is in progress or has just failed."""
         if self._work is None and self._clock() - self._failed_at >= _AGAIN:
             known, settings = self._known, self._settings
             self._work = BlockingCall(lambda: refreshed(known or load(settings)), errors=AUTH_ERRORS)
@@ -173,7 +173,7 @@ class Credentials:
             raise self._error()
 
     def _collect(self) -> None:
-        """Take over the outcome of the fetch, if it has ended."""
+        """Store the outcome of the fetch, if it has ended."""
         if self._work is None or not self._work.ended:
             return
         work, self._work = self._work, None
@@ -202,7 +202,7 @@ def refreshed(known: LoadedCredentials) -> LoadedCredentials:
 
 
 def credentials_error(error: Exception, settings: GoogleSettings) -> EngineRefused | EngineUnavailable:
-    """Translate one of `AUTH_ERRORS`. Its own text is not used: it may contain a reply of a token server."""
+    """Translate one of `AUTH_ERRORS`. Its own text, which may contain a reply of a token server, is not used."""
     if _is_network(error):
         return EngineUnavailable("cannot get an access token: Google's token server cannot be reached", sent=False)
     if isinstance(error, _FileError):

@@ -44,9 +44,9 @@ def console_page(settings: GoogleSettings, execution: ExecutionName) -> str | No
 
 
 async def describe_execution(client: Client, notes: ExecutionNotes, settings: GoogleSettings, ref: Ref) -> Execution:
-    """Describe an execution with one call; with two if it has ended and the first view was BASIC.
+    """Describe an execution with one call, or two if it has ended and the first view was BASIC.
 
-    If it has lost the claim of its key, the execution that holds the claim is described.
+    If it has lost the claim of its key, the holder of the claim is described.
 
     Raises:
         ExecutionNotFound: Google does not know it.
@@ -77,7 +77,7 @@ async def _running(
     client: Client, record: ExecutionRecord, resource: ExecutionResource, gates: Mapping[str, Gate]
 ) -> Execution:
     doubted = {callback for callback, question in record.questions.items() if is_unconfirmed(question)}
-    listed = doubted or is_at_gate(resource, gates)  # callbacks have a quota of their own, a smaller one
+    listed = doubted or is_at_gate(resource, gates)  # callbacks have a separate, smaller quota
     callbacks: Sequence[Callback] = await client.callbacks(record.name) if listed else ()
     over = doubted - awaited_ids(callbacks)
     questions = {callback: question for callback, question in record.questions.items() if callback not in over}
@@ -105,7 +105,7 @@ async def _unreadable(
 
 
 def listings(client: Client) -> Listings:
-    """Return the running executions by workflow, one list for each state: `OR` is not documented."""
+    """Return the running executions by workflow, with one list per state, as `OR` is not documented."""
 
     async def running(workflow: str) -> RunningNames:
         named = WorkflowName.parse(workflow, Place(project="", location=""))
@@ -125,7 +125,7 @@ def listings(client: Client) -> Listings:
 async def describe_many(known: Listings, notes: ExecutionNotes, refs: Sequence[Ref]) -> Mapping[str, Execution]:
     """Return the executions that still run, by handle, with their questions; see `DescribesMany.describe_many`.
 
-    Executions with an answer that may not have arrived are left out: only `describe` can tell their open questions.
+    Executions with an answer that may not have arrived are omitted: only `describe` can determine their open questions.
 
     Raises:
         EngineUnavailable: Google does not answer.

@@ -1,13 +1,13 @@
 """Google's errors as ours: one table by gRPC status, by reason, by parts of the message.
 
-The messages are ours, because Google's may repeat the input; only names are copied from it. `sent` is False only if
-the error certainly occurred before Google accepted the request; otherwise an execution may have been created.
+The messages are ours, because Google's may repeat the input; only names are copied from it. `sent` is False only if the
+error certainly occurred before Google accepted the request; otherwise an execution may exist.
 
 Sources: https://grpc.io/docs/guides/status-codes/, https://cloud.google.com/apis/design/errors (google.rpc.ErrorInfo).
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-# Reason: google-api-core is typed in parts, and JSON is Any; both are read into types of our own at once.
+# Reason: google-api-core is partly typed, and JSON is Any; both are converted to our types at once.
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CallKind(StrEnum):
 
     CREATE = "create"
     DESCRIBE = "describe"  # an execution
-    READ = "read"  # of anything else
+    READ = "read"  # anything else
     CANCEL = "cancel"
     SEND = "send"
 
@@ -44,7 +44,7 @@ class ErrorRow:
     text: str
     final: bool = False  # of EngineRefused
     sent: bool = True  # of EngineUnavailable
-    throttled: bool = False  # likewise
+    throttled: bool = False  # of EngineUnavailable
 
 
 def refused_row(text: str, *, final: bool = False) -> ErrorRow:
@@ -204,7 +204,7 @@ _CONSUMER = re.compile(r"projects/(?P<project>[a-z0-9.:-]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
-    """The call that failed: its kind, permission, resource and endpoint."""
+    """The failed call: its kind, permission, resource and endpoint."""
 
     kind: CallKind
     permission: str
@@ -230,7 +230,7 @@ class ReplyError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorReply:
-    """A gRPC status, its text and its details, as the tables need them."""
+    """A gRPC status, its text and its details, in the form for the tables."""
 
     status: str
     text: str = field(default="", repr=False)  # may repeat the input
@@ -272,7 +272,7 @@ _HTTP: Final[Mapping[int, str]] = {
 
 
 def read_http_error(status: int, body: Any) -> ErrorReply:  # JSON or None
-    """Read an error reply over HTTP; one that is not in Google's format counts by its HTTP status."""
+    """Read an error reply over HTTP; one in another format than Google's counts by its HTTP status."""
     error: Any = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(error, Mapping):
         return ErrorReply(status=_HTTP.get(status, "UNKNOWN" if status >= 500 else "UNIMPLEMENTED"))

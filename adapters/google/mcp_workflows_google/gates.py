@@ -51,16 +51,16 @@ class WaitingStep(BaseModel):
     )
 
     def matches(self, steps: Sequence[Step]) -> bool:
-        """Return whether an execution at these steps is at this one."""
+        """Return whether an execution at these steps is at this step."""
         return any(each.step == self.step and self.routine in {None, each.routine} for each in steps)
 
     def may_wait_for(self, callback: Callback) -> bool:
-        """Return whether this step can be the one that waits for this callback."""
+        """Return whether this step may be the one that waits for this callback."""
         return self.method is None or callback.method == self.method
 
 
 class GateAnswer(BaseModel):
-    """The request to the callback; the workflow reads it as `.http_request.body` of the result of await_callback."""
+    """The request to the callback; the workflow reads it as `.http_request.body` in the result of await_callback."""
 
     model_config = _MODEL
 
@@ -116,7 +116,8 @@ def gate_step(when: JSON) -> str:
 
 
 def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, GateRule], Sequence[str]]:
-    """Return the gates of a task by name, and the problems of those that are invalid once filled in."""
+    """Return the gates of a task by name, and the problems of gates that are invalid after placeholders are filled
+    in."""
     rules: dict[str, GateRule] = {}
     wrong: list[str] = []
     for name, gate in gates.items():
@@ -141,7 +142,7 @@ def read_gate_answer(name: str, send: JSON, written: JSON, method: str) -> JSON:
     """
     filled: Mapping[str, JSON] = cast("Mapping[str, JSON]", send) if isinstance(send, dict) else {}
     if isinstance(written, dict) and "body" in written:
-        filled = {"body": None, **filled}  # filling the template drops empty values
+        filled = {"body": None, **filled}  # filling in the template drops empty values
     try:
         sending = GateAnswer.model_validate(filled)
     except ValidationError as error:

@@ -1,8 +1,8 @@
-"""Input requests of an execution, and answers to them: questions that it posted, and the gates of its tool.
+"""Input requests of an execution, and answers to them: posted questions, and the gates of its tool.
 
 The key of a posted question is the id of its callback. The key of a gate also contains the gate's name: steps and
-callbacks are read in two calls, and a change between them must not turn the key of one gate into that of another.
-Each answer is sent once to the callback that waits for it.
+callbacks are read in two calls, and a change between them must not turn one gate's key into another's. Each answer is
+sent once to the callback that waits for it.
 
 Source: https://cloud.google.com/workflows/docs/creating-callback-endpoints
 """
@@ -89,7 +89,7 @@ def _gates(
 ) -> tuple[Mapping[str, tuple[GateRule, Callback]], Sequence[str]]:
     """Return the gates that the execution waits at, by key, and the problems of gates that it may wait at.
 
-    A gate is offered only if exactly one callback can be the one of its step, and that callback no other gate's.
+    A gate is offered only if exactly one callback can be its step's, and that callback cannot be another gate's.
     """
     if resource is None or not gates:
         return {}, ()
@@ -135,10 +135,10 @@ def answer_calls(
     rest_url: str,
     resource: ExecutionResource | None = None,
 ) -> Sequence[AnswerCall]:
-    """Return the requests that answer open questions; ignore responses to all others.
+    """Return the requests that answer open questions; other responses are ignored.
 
     The body for a posted question is the reply of `mcp_elicit`, whose content is empty unless the person accepted. A
-    question that has expired by our clock is answered too: by Google's clock it may still be open.
+    question that has expired by our clock is also answered, as it may still be open by Google's clock.
 
     Raises:
         EngineRefused: the gate does not define such an answer.
@@ -166,9 +166,9 @@ def answer_calls(
 
 
 async def answer(client: Client, notes: ExecutionNotes, ref: Ref, responses: Mapping[str, JSON]) -> None:
-    """Send the answers to open questions; ignore all others.
+    """Send the answers to open questions; others are ignored.
 
-    Each callback is checked to be at Google and in this execution: the access token is sent there.
+    Each callback is checked to be at Google and in this execution, as the access token is sent there.
 
     Raises:
         EngineRefused: the callback of a question does not belong to this execution.
@@ -199,11 +199,11 @@ async def answer(client: Client, notes: ExecutionNotes, ref: Ref, responses: Map
 
 
 async def _deliver(client: Client, notes: ExecutionNotes, record: ExecutionRecord, call: AnswerCall) -> None:
-    """Send an answer, and record before that it was sent, so that it is not sent twice unless it is known to be lost.
+    """Send an answer, and first record that it was sent, so that it is sent again only if it is known to be lost.
 
-    Some time after an answer was sent, it was taken if no step waits for the callback. Right after sending, the
-    absence of a waiting step proves nothing, as that step may not have begun: then the answer has arrived if the
-    callback is gone, or holds a request.
+    Some time after an answer was sent, it has arrived if no step waits for the callback. Right after sending, the
+    absence of a waiting step proves nothing, as that step may not have started: then the answer has arrived if the
+    callback no longer exists, or holds a request.
 
     Raises:
         EngineUnavailable: it may not have arrived.

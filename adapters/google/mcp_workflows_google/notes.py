@@ -66,10 +66,10 @@ class ExecutionNotes:
         self._notes = notes
 
     async def read(self, handle: str) -> ExecutionRecord:
-        """Return the notes on the execution of this handle, or on the one that holds the claim of its key.
+        """Return the notes on the execution of this handle, or on the holder of its key's claim.
 
         Raises:
-            EngineRefused: it is no handle of this adapter.
+            EngineRefused: the text is not a handle of this adapter.
         """
         record = await self._read(ExecutionName.parse(handle))
         return record if record.winner is None else await self._read(ExecutionName.parse(record.winner))
@@ -98,17 +98,17 @@ class ExecutionNotes:
         return found
 
     async def add_question(self, name: ExecutionName, callback: str, question: JSON, *, until: datetime) -> None:
-        """Store a question; repeating it changes nothing, even after it was answered."""
+        """Store a question; a repetition changes nothing, even after an answer."""
         await self._notes.add(f"{name.note_prefix}{_ASK}{callback}", question, until=until)
 
     async def close_question(self, name: ExecutionName, callback: str, question: Mapping[str, JSON]) -> None:
-        """Mark a question as answered, so that a repetition by the workflow does not open it again."""
+        """Mark a question as answered, so that a repetition by the workflow does not reopen it."""
         key = f"{name.note_prefix}{_ASK}{callback}"
         closed = {**question, "answered": True, _UNCONFIRMED: False}
         await self._notes.put(key, closed, until=utc_now() + REPEATED)
 
     async def mark_unconfirmed(self, name: ExecutionName, callback: str, question: Mapping[str, JSON]) -> None:
-        """Record that an answer was sent whose arrival is not confirmed."""
+        """Record that an answer was sent without confirmation of its arrival."""
         key = f"{name.note_prefix}{_ASK}{callback}"
         await self._notes.put(key, {**question, _UNCONFIRMED: True}, until=utc_now() + LONGEST)
 
@@ -142,5 +142,5 @@ class ExecutionNotes:
         return datetime.fromisoformat(since)
 
     async def clear_unavailable(self, name: ExecutionName) -> None:
-        """Record that the execution's data can be read again."""
+        """Record that the execution's data is readable again."""
         await self._notes.put(name.note_prefix + _UNAVAILABLE, None, until=utc_now())

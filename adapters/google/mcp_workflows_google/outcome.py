@@ -1,7 +1,7 @@
-"""Results, errors and progress of executions, as text for people.
+"""Results, errors and progress of executions, as texts for people.
 
-A workflow may raise any text or map; Google's own errors are maps with `tags` and a `message`. HTTP headers and
-bodies and the URLs of callbacks are left out: clients must not see them.
+A workflow may raise any text or map; Google's own errors are maps with `tags` and a `message`. HTTP headers and bodies
+and the URLs of callbacks are omitted, as clients must not see them.
 
 Source: https://cloud.google.com/workflows/docs/reference/syntax/error-types
 """
@@ -19,7 +19,7 @@ from mcp_workflows.adapter.redaction import mask
 from mcp_workflows_google.resources import ExecutionResource, Step
 
 PROTOCOL_ERROR: Final = "mcp_error"  # `raise: {mcp_error: {code, message, data}}`
-_LARGEST_CODE: Final = 2**31 - 1  # the largest that clients in other languages can read
+_LARGEST_CODE: Final = 2**31 - 1  # the largest that all clients can read
 _DEEPEST: Final = 4  # levels of nested errors: of a branch, of a child execution, a text that is JSON
 _MESSAGES: Final = ("message", "error", "reason", "detail", "description")
 _SECRET: Final = frozenset({"headers", "body", "auth", "authorization", "request", "response", "query"})
@@ -55,13 +55,13 @@ def shorten(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorText:
-    """An error as text; `own` is true if the workflow chose the words."""
+    """An error as text; `own` is true if the text is the workflow's own."""
 
     text: str = ""
     kind: str | None = None
     own: bool = True
     details: JSON = None  # its code and tags
-    protocol: Failure | None = None  # the JSON-RPC error that the workflow asks for
+    protocol: Failure | None = None  # the JSON-RPC error that the workflow requests
 
 
 def read_payload(payload: str | None) -> ErrorText:
@@ -90,7 +90,7 @@ def _read_value(value: JSON, depth: int) -> ErrorText:
 
 
 def _protocol(found: JSON) -> Failure | None:
-    """Return the JSON-RPC error that the workflow asks for; None without an integer code."""
+    """Return the JSON-RPC error that the workflow requests; None without an integer code."""
     if not isinstance(found, dict):
         return None
     error = cast("_Object", found)
@@ -106,7 +106,7 @@ def _protocol(found: JSON) -> Failure | None:
 
 
 def _of_map(found: _Object) -> ErrorText:
-    """Read the message and the code of a map; without a message, dump all fields that cannot hold secrets."""
+    """Read the message and the code of a map; without a message, dump all fields that cannot contain secrets."""
     tags = _texts(found.get("tags"))
     kind, code = next((redact(shorten(tag)) for tag in tags), None), found.get("code")
     texts = (found.get(name) for name in _MESSAGES)
@@ -203,7 +203,7 @@ _NOT_CALLED: Final[Mapping[str, str]] = {  # by the place of a final failure: th
     'in step "not_told", routine "mcp_elicit"': "it could not ask the MCP server",
     'in step "claim_key", routine "mcp_claim"': "it could not claim its key at the MCP server",
 }
-_MOST_STEPS: Final = 4  # of branches that run at once, by name
+_MOST_STEPS: Final = 4  # parallel branches to name
 _NOTHING_SAID: Final = "the execution failed without a reason"
 _CONTEXT: Final = re.compile(r'in step "(?P<step>[^"\n]{1,128})", routine "(?P<routine>[^"\n]{1,128})"')
 
@@ -214,7 +214,7 @@ def status_of(state: int) -> Status:
 
 
 def ended_execution(resource: ExecutionResource) -> Execution:
-    """Return the outcome of an execution that has ended, read with the view FULL."""
+    """Return the outcome of an ended execution, read with the view FULL."""
     match status_of(resource.state):
         case Status.SUCCEEDED:
             try:
@@ -232,11 +232,11 @@ def ended_execution(resource: ExecutionResource) -> Execution:
 
 
 def running_execution(resource: ExecutionResource) -> Execution:
-    """Return the progress of an execution that has not ended: its step, or the reason why it does not run."""
+    """Return the progress of a running execution: its step, or the reason why it does not run."""
     words = _STATE_WORDS.get(resource.state)
     if words is None and resource.state not in STATES:
         words = f"in a state that this version does not know ({resource.state})"
-    if words is None:  # Google does not tell the steps that have ended
+    if words is None:  # Google does not list ended steps
         own = dict.fromkeys(_name(each) for each in resource.steps if each.routine not in _OURS)
         steps = tuple(ExecutionStep(name=name, status=Status.RUNNING) for name in own)
         return Execution(status=Status.RUNNING, message=describe_steps(resource.steps), steps=steps)
@@ -252,7 +252,7 @@ _STATE_WORDS: Final[Mapping[int, str]] = {
 
 
 def describe_steps(steps: Sequence[Step]) -> str | None:
-    """Return a short text with the current steps; those of `main` by their names alone."""
+    """Return a short text with the current steps; those of `main` only by their names."""
     own = [each for each in steps if each.routine not in _OURS]
     if not own and steps:
         first = steps[0]
@@ -274,7 +274,7 @@ def calls_us(step: Step) -> bool:
 
 
 def read_failure(payload: str | None, context: str | None) -> Failure:
-    """Return the reason of a failure, with the step that failed unless the workflow itself chose the words.
+    """Return the reason of a failure, with the failed step unless the text is the workflow's own.
 
     Payload and context may be missing.
     """

@@ -1,7 +1,8 @@
-"""Questions that workflows post by `mcp_elicit`, with a callback URL for the answer, and claims of keys by `mcp_claim`.
+"""Questions that workflows post with `mcp_elicit`, with a callback URL for the answer, and claims of keys by
+`mcp_claim`.
 
 The contract with workflows is `docs/engines/google-contract.md`. The callback URL is not trusted, because our OAuth
-token goes there.
+token is sent there.
 
 Source: https://cloud.google.com/workflows/docs/creating-callback-endpoints
 """
@@ -54,13 +55,13 @@ class CallbackPath:
 
 
 def check_callback(url: str, execution: ExecutionName, *, rest_url: str) -> CallbackPath:
-    """Return the callback of a URL that is one of this execution, at Google or at the emulator.
+    """Return the callback of a URL, if it belongs to this execution, at Google or at the emulator.
 
     `rest_url` is the base URL of the API from the engine's settings, and is trusted. The project is not checked,
     because it has an id and a number.
 
     Raises:
-        EngineRefused: it is not such a URL; the message does not contain it.
+        EngineRefused: the URL does not; the message does not contain it.
     """
     found = _URL.fullmatch(url) if len(url) <= MAX_URL else None
     if found is None:
@@ -84,7 +85,7 @@ def check_callback(url: str, execution: ExecutionName, *, rest_url: str) -> Call
 def listed_callback(name: str, execution: ExecutionName, *, rest_url: str) -> CallbackPath | None:
     """Return the callback that `callbacks.list` names `.../callback/ID`; None if it is not this execution's.
 
-    The form of the URL is documented; that its id is the one of the name is not.
+    The form of the URL is documented; that the id is that of the name is not.
 
     Source:
     https://cloud.google.com/workflows/docs/reference/executions/rest/v1/projects.locations.workflows.executions.callbacks/sendHttpCallback
@@ -106,7 +107,7 @@ def _parsed(text: str) -> ExecutionName | None:
 
 
 def _as_text(value: object) -> object:
-    """Accept the number of a project as a number."""
+    """Accept a project number as a number."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -138,7 +139,7 @@ class PostedClaim(BaseModel):
             raise EngineRefused(f"{where}: {text}") from None
 
     def execution_name(self, place: Place) -> ExecutionName:
-        """Return the name of the execution; without a project it is in that of the engine.
+        """Return the name of the execution; the default project is the engine's.
 
         Raises:
             EngineRefused: the name is invalid.
@@ -182,7 +183,7 @@ class PostedQuestion(PostedClaim):
             raise ValueError(f"it has {count} fields in {size} bytes; at most {MAX_FIELDS} in {MAX_SCHEMA} are taken")
         try:
             form = read_form(form)
-        except (AttributeError, TypeError):  # a keyword has a value of another type than JSON Schema defines
+        except (AttributeError, TypeError):  # a keyword has another type than in JSON Schema
             raise ValueError("it is no JSON Schema") from None
         if missing := [name for name in form.get("required", ()) if str(name) not in form["properties"]]:
             raise ValueError(f"required names {missing[0]!r}, which is none of its properties")
@@ -217,7 +218,7 @@ class Question:
     answered: bool
 
     def open(self, now: datetime) -> bool:
-        """Return whether the workflow still waits for the answer, as far as is known."""
+        """Return whether the workflow probably still waits for the answer."""
         return not self.answered and now < self.expires
 
 
@@ -239,17 +240,17 @@ def read_question(value: JSON) -> Question | None:
 
 
 async def receive_question(client: Client, notes: ExecutionNotes, hints: ChangeHints, body: JSON) -> JSON:
-    """Store a question before the workflow gets a reply; repeating it changes nothing.
+    """Store a question before the workflow gets a reply; a repetition changes nothing.
 
-    The question may arrive before our CreateExecution call returns, so it is stored by the name of the execution.
-    Google confirms that the execution exists; otherwise any permitted account could fill the store. The project of the
+    The question may arrive before our CreateExecution call returns, so its key is the name of the execution. Google
+    confirms that the execution exists; otherwise any permitted account could fill the store. The project of the
     callback is checked before an answer is sent: see `Client.is_in_project`.
 
     Raises:
-        EngineRefused: it is no valid question, its callback is not one of this execution, the execution has ended, or
+        EngineRefused: the question is invalid, its callback belongs to another execution, the execution has ended, or
             it has too many open questions.
-        EngineUnavailable: it could not be stored, or Google does not show the execution yet: the workflow tries
-            again.
+        EngineUnavailable: the question could not be stored, or Google does not show the execution yet; the workflow
+            retries.
     """
     asked, now = PostedQuestion.read(body), utc_now()
     name = asked.execution_name(await client.place())
@@ -267,13 +268,13 @@ async def receive_question(client: Client, notes: ExecutionNotes, hints: ChangeH
 
 
 async def receive_claim(client: Client, notes: ExecutionNotes, body: JSON) -> JSON:
-    """Return whether this execution may go on: true for the first of its key, and for executions without a key.
+    """Return whether this execution may continue: true for the first of its key, and for executions without a key.
 
-    The key comes from the labels that Google has of the execution, so that no execution can claim the key of another.
+    The key comes from Google's labels of the execution, so that no execution can claim another's key.
 
     Raises:
         EngineRefused: the request does not name an execution.
-        EngineUnavailable: Google does not show the execution yet, or cannot be reached: the workflow tries again.
+        EngineUnavailable: Google does not show the execution yet, or cannot be reached; the workflow retries.
     """
     name = PostedClaim.read(body).execution_name(await client.place())
     resource = await _shown(client, name, full=True)

@@ -17,7 +17,7 @@ from google.cloud.workflows_v1 import Workflow
 
 from mcp_workflows.errors import EngineRefused
 
-PROJECT: Final = r"(?:[a-z][a-z0-9.:-]{2,61}[a-z0-9]|[0-9]{1,19})"  # an id (`example.com:shop` too) or a number
+PROJECT: Final = r"(?:[a-z][a-z0-9.:-]{2,61}[a-z0-9]|[0-9]{1,19})"  # an id (also `example.com:shop`) or a number
 LOCATION: Final = r"[a-z]+(?:-[a-z0-9]+)+"
 WORKFLOW: Final = r"[A-Za-z](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?"
 EXECUTION: Final = r"[A-Za-z0-9_-]{1,128}"
@@ -80,7 +80,7 @@ class WorkflowName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionName:
-    """The name of an execution, as a handle contains it; Google may return the project's number for its id."""
+    """The name of an execution, as in a handle; Google may return the project's number for its id."""
 
     workflow: WorkflowName
     execution: str
@@ -113,7 +113,7 @@ class ExecutionName:
 
 
 def note_prefix_of(text: str) -> str:
-    """Return `ExecutionName.parse(text).note_prefix` in less time, for lists of 10,000 names.
+    """Return `ExecutionName.parse(text).note_prefix` faster, for lists of 10,000 names.
 
     Raises:
         EngineRefused: the text does not name an execution.
@@ -137,7 +137,7 @@ def _execution(text: str) -> re.Match[str]:
 
 
 def label(key: str) -> str:
-    """Return the value of the key's label: the key itself if it is a valid value, or else a digest."""
+    """Return the value of the key's label: the key itself if it is valid, otherwise a digest."""
     return key if _LABEL.fullmatch(key) else hashlib.sha256(key.encode()).hexdigest()[:48]
 
 
@@ -160,7 +160,7 @@ class ExecutionResource:
     revision: str = ""  # of the workflow
     # only with the view FULL:
     argument: str = ""  # JSON; empty without one
-    result: str = ""  # JSON, when it has succeeded; may be "null"
+    result: str = ""  # JSON, after success; may be "null"
     payload: str | None = None  # of its error: JSON, text or nothing
     context: str | None = None  # of its error: place and reason, as text
     steps: Sequence[Step] = ()
@@ -175,7 +175,7 @@ class Callback:
     name: str
     method: str
     waiters: int  # steps that wait for it
-    payloads: int  # requests that have arrived and were not taken
+    payloads: int  # requests that have arrived and were not processed
 
     @property
     def id(self) -> str:
@@ -192,24 +192,24 @@ class WorkflowResource:
     description: str = ""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     revision: str = ""
-    source: str | None = None  # a list may leave it out
+    source: str | None = None  # a list may omit it
     env: Mapping[str, str] = field(default_factory=dict[str, str])  # `user_env_vars`
     service_account: str = ""  # the account that it runs as
     state_error: str | None = None  # the reason of UNAVAILABLE
 
 
 def unanswered_ids(callbacks: Sequence[Callback]) -> frozenset[str]:
-    """Return the ids of callbacks that hold no request."""
+    """Return the ids of callbacks without a request."""
     return frozenset(callback.id for callback in callbacks if not callback.payloads)
 
 
 def awaited_ids(callbacks: Sequence[Callback]) -> frozenset[str]:
-    """Return the ids of callbacks that a step waits for and that hold no request; one in use may stay in the list."""
+    """Return the ids of callbacks that a step awaits and that have no request; one in use may stay in the list."""
     return frozenset(callback.id for callback in callbacks if callback.waiters and not callback.payloads)
 
 
 def read_execution(row: Execution) -> ExecutionResource:
-    """Read a message of the official client, without proto-plus, which takes 0.3 ms for each of a thousand rows."""
+    """Read a message of the official client, without proto-plus, which takes 0.3 ms per row."""
     found = _plain(row)
     failed = found.state in {Execution.State.FAILED, Execution.State.CANCELLED}
     return ExecutionResource(
@@ -232,7 +232,7 @@ def read_workflow(row: Workflow) -> WorkflowResource:
     """Read a message of the official client."""
     return WorkflowResource(
         name=row.name,
-        state=int(_plain(row).state),  # proto-plus would warn each time about an unknown one
+        state=int(_plain(row).state),  # proto-plus would warn about each unknown one
         description=row.description,
         labels=dict(row.labels),
         revision=row.revision_id,
@@ -244,7 +244,7 @@ def read_workflow(row: Workflow) -> WorkflowResource:
 
 
 def read_callback(row: Any) -> Callback | None:  # Any: JSON
-    """Read a callback from JSON, where 64 bit numbers are texts; None if it is invalid."""
+    """Read a callback from JSON, where 64-bit numbers are texts; None if it is invalid."""
     fields: Mapping[str, Any] = row if isinstance(row, Mapping) else {}  # pyright: ignore[reportUnknownVariableType]
     name, method = fields.get("name"), fields.get("method")
     if not isinstance(name, str) or not isinstance(method, str):

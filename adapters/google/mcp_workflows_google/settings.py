@@ -80,7 +80,7 @@ def _endpoint(written: str, example: str) -> str:
 
 
 def _as_it_signs(local: str) -> str:
-    """Return the issuer in the tokens of a local engine at this URL, which never says localhost."""
+    """Return the issuer in the tokens of a local engine at this URL, which never contains localhost."""
     return local.replace("://localhost:", "://127.0.0.1:", 1)
 
 
@@ -113,7 +113,7 @@ _PER_MINUTE: Final = "The project's quota per minute, if it differs from Google'
 
 
 class Quota(BaseModel):
-    """The share of Google's quotas that this process may use; they apply to the whole project in its location."""
+    """This process's share of Google's quotas, which apply to the whole project in its location."""
 
     model_config = _MODEL
 
@@ -132,7 +132,7 @@ class Quota(BaseModel):
 
 
 class Discover(BaseModel):
-    """Workflows that their owners have labelled to be tools."""
+    """Workflows that their owners have labelled as tools."""
 
     model_config = _MODEL
 
@@ -172,7 +172,7 @@ class GoogleSettings(BaseModel):
     """The workflows of one project in one location.
 
     Defaults come from the sources of Google's libraries: `GOOGLE_APPLICATION_CREDENTIALS`, `gcloud auth
-    application-default login`, the service account of the machine. Credentials are never written here.
+    application-default login`, the service account of the machine. Credentials never appear here.
     """
 
     model_config = _MODEL
@@ -268,7 +268,7 @@ class GoogleSettings(BaseModel):
 
     @property
     def trusted(self) -> Trusted | None:
-        """The tokens that are accepted in requests from workflows; None if none are."""
+        """The tokens that are accepted in requests from workflows, if any."""
         if self.inbound is None:
             return None
         local = self.emulator and f"http://{self.emulator}"
@@ -294,7 +294,7 @@ class GoogleOptions(BaseModel):
 
     @classmethod
     def read(cls, options: Mapping[str, JSON]) -> Self:
-        """Validate the options of a start, which are stored with its task.
+        """Validate the options of a start, which its task keeps.
 
         Raises:
             EngineRefused: they are invalid.

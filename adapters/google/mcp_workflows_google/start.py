@@ -1,7 +1,7 @@
 """Starts by CreateExecution, labelled with the key, and the search for executions by that label.
 
-Google does not deduplicate, so a start is never sent twice. Google's list may lag behind, and its filter on labels is
-not documented: the labels of each row are checked here, and until the filter has returned one of our executions, all
+Google does not deduplicate, so a start is never sent twice. Google's list may be late, and its filter on labels is not
+documented: the labels of each row are checked here, and until the filter has returned one of our executions, all
 executions since the start are read. The oldest counts; later ones are cancelled.
 
 Source:
@@ -66,7 +66,7 @@ def build_request(start: Start, place: Place) -> StartRequest:
 
 
 def preview(start: Start, settings: GoogleSettings) -> Mapping[str, JSON]:
-    """Return the request as JSON, the argument not encoded; a project that only the credentials name is a placeholder.
+    """Return the request as JSON, with the argument not encoded; a project from the credentials is a placeholder.
 
     Raises:
         EngineRefused: the start would be refused before anything is sent.
@@ -79,7 +79,7 @@ def preview(start: Start, settings: GoogleSettings) -> Mapping[str, JSON]:
 
 
 def labels(start: Start) -> Mapping[str, str]:
-    """Return the labels: the key; for people also the tool, the owner, the trace and the tool's own.
+    """Return the labels: the key, and for people the tool, the owner, the trace and the tool's own labels.
 
     Characters that labels do not permit become dashes.
     """
@@ -93,7 +93,7 @@ def labels(start: Start) -> Mapping[str, str]:
 
 
 def label_value(text: str) -> str:
-    """Return a text as the value of a label; an invalid one gets a digest, so that no two are the same."""
+    """Return a text as a label value; an invalid text gets a digest, so that values stay unique."""
     if _LABEL.fullmatch(text):
         return text
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
@@ -101,7 +101,7 @@ def label_value(text: str) -> str:
 
 
 def encode_argument(arguments: JSON) -> str:
-    """Return the argument of an execution as canonical JSON: an empty object if there is none, as null is no map.
+    """Return the argument of an execution as canonical JSON; without one an empty object, as null is not a map.
 
     Raises:
         EngineRefused: there are several arguments, they are not JSON, or too large.
@@ -113,7 +113,7 @@ def encode_argument(arguments: JSON) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
         size = len(text.encode())
-    except (ValueError, TypeError, RecursionError) as error:  # half a surrogate pair is a ValueError too
+    except (ValueError, TypeError, RecursionError) as error:  # half a surrogate pair is also a ValueError
         raise EngineRefused(f"the argument is no JSON that can be sent ({type(error).__name__})", final=True) from None
     if size > MAX_ARGUMENT:
         raise EngineRefused(
@@ -134,8 +134,8 @@ class KeySearch:
     async def find(self, start: Start, notes: ExecutionNotes) -> str | None:
         """Return the handle of the execution of this key; see `Finds.find`.
 
-        The execution that holds the claim of the key is returned, even if it is not the oldest. If none holds it, the
-        oldest gets the claim before the others are cancelled, so that none of them claims it in between.
+        The holder of the key's claim is returned, even if it is not the oldest. If there is none, the oldest gets the
+        claim before the others are cancelled, so that none of them claims it in between.
 
         Raises:
             StartConflict: the execution has another argument.
@@ -158,7 +158,7 @@ class KeySearch:
         return holder.name
 
     async def _executions(self, workflow: WorkflowName, key: str, since: datetime) -> Sequence[ExecutionResource]:
-        """Return the executions of this key since a time, the oldest first."""
+        """Return the executions of this key since a time, oldest first."""
         ours: Sequence[ExecutionResource] = ()
         try:
             only = f'labels.{KEY_LABEL}="{key}"'

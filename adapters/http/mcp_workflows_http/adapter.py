@@ -1,4 +1,4 @@
-"""Adapter for job APIs that are spoken to over HTTP, as their definition says."""
+"""Adapter for HTTP job APIs, as described by their definitions."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ from mcp_workflows_http.start import find_executions, send_message, start_execut
 from mcp_workflows_http.tooling import HttpTooling
 
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
-_BATCH_EVERY: Final = 5.0  # seconds at least between two batches
+_BATCH_EVERY: Final = 5.0  # minimum seconds between two batches
 _BATCH: Final = 1000  # executions of one list
 _CANCEL_AGAIN: Final = 0.1  # seconds between two polls of an execution that cannot be cancelled yet
-_LISTS_SHARE: Final = 0.4  # of the rate limit, where the API has lists; starts, answers and searches get the rest
+_LISTS_SHARE: Final = 0.4  # of the rate limit, if the API has lists; starts, answers and searches get the rest
 _POLLS_SHARE: Final = 0.8  # of the rate limit
 _POLLS_SHARE_BESIDE_LISTS: Final = 0.5
 
 
 class HttpAdapter(Adapter):
-    """Adapter for a job API; it has the capabilities that its definition makes possible."""
+    """Adapter for a job API; the definition determines its capabilities."""
 
     Settings: ClassVar[type[BaseModel]] = HttpSettings
     Options: ClassVar[type[BaseModel]] = HttpOptions
     ActionSettings: ClassVar[type[BaseModel] | None] = HttpAction
-    starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # unless the definition says more
+    starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # the definition may promise more
     tooling: Any = HttpTooling  # Any: see `Adapter.tooling`
 
     def __init__(self, settings: HttpSettings) -> None:
@@ -73,7 +73,7 @@ class HttpAdapter(Adapter):
         self.tooling = HttpTooling(settings, self._client, self._definitions)
         self.starts = settings.starts  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # its own
         self.ActionSettings = action_settings(HttpAction, "request", settings.actions)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]  # its own
-        # An instance has the methods of a capability only if its definition makes that possible.
+        # An instance has the methods of a capability only if its definition supports it.
         if settings.find is not None:
             self.find, self.settling = partial(self._find, settings.find), _LONGEST_CALL + settings.settling
         if settings.describe.log is not None:
@@ -87,14 +87,14 @@ class HttpAdapter(Adapter):
             self.describe_many = self._listings.describe_many
 
     def remember(self, notes: Notes) -> None:
-        """Keep definitions there; see `Remembers.remember`."""
+        """Keep definitions in the notes; see `Remembers.remember`."""
         self._definitions.remember(notes)
 
     @property
     def identity(self) -> str:
-        """The URL of the API, and those of the `vars` that the request of a start has; see `Adapter.identity`.
+        """The URL of the API, and the values of the `vars` in the start request; see `Adapter.identity`.
 
-        They tell one project from another where all have one URL: those of GitHub are the repository.
+        They distinguish projects that share a URL: those of GitHub name the repository.
         """
         settings, request = self._settings, self._settings.start.request.model_dump_json()
         public = (name for name in sorted(settings.vars) if f"vars.{name}" in request and not SECRET_KEY.search(name))
@@ -102,7 +102,7 @@ class HttpAdapter(Adapter):
         return f"http:{settings.url}{'#' if named else ''}{','.join(named)}"
 
     async def __aenter__(self) -> Self:
-        """Nothing is connected before the first call."""
+        """Connect nothing; the first call does."""
         return self
 
     async def __aexit__(
@@ -112,7 +112,7 @@ class HttpAdapter(Adapter):
         await self._client.close()
 
     async def start(self, start: Start) -> str:
-        """Send the request that starts it, once; see `Adapter.start`."""
+        """Send the request that starts an execution, once; see `Adapter.start`."""
         if self.message(start.options) is not None:
             async with self._in_time():
                 return (await send_message(self._client, self._settings, start)).text()
@@ -125,7 +125,7 @@ class HttpAdapter(Adapter):
         return handle.text()
 
     async def describe(self, ref: Ref) -> Execution:
-        """Poll once, as the definition of its start says; see `Adapter.describe`."""
+        """Poll once, by the definition at its start; see `Adapter.describe`."""
         handle = Handle.parse(ref.handle)
         if self.message(ref.options) is not None:
             return message_outcome(handle)
@@ -145,11 +145,11 @@ class HttpAdapter(Adapter):
         if seen.wait and not seen.execution.terminal:
             self._waits.keep(ref.handle, seen.execution, seen.wait)
         if self._listings is not None and seen.execution.status is Status.RUNNING:
-            self._listings.note_running(ref.handle, began)  # a list that began before says no more of it
+            self._listings.note_running(ref.handle, began)  # a list that began earlier is now out of date for it
         return seen.execution
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Send answers to the questions that are open; see `Adapter.answer`."""
+        """Send answers to open questions; see `Adapter.answer`."""
         handle = Handle.parse(ref.handle)
         async with self._in_time():
             definition = await self._definitions.get(handle.definition)
@@ -159,15 +159,15 @@ class HttpAdapter(Adapter):
                 await self._send_answer(seen.questions[key], as_object(responses[key]) or {}, ref.principal)
 
     async def _send_answer(self, question: AskedQuestion[Ask], response: Mapping[str, JSON], principal: JSON) -> None:
-        """Deliver a response to an open question; one that was answered meanwhile is ignored.
+        """Deliver a response to an open question; an answered one is ignored.
 
         Raises:
-            EngineRefused: the API does not take it, or the question cannot be declined.
+            EngineRefused: the API does not accept it, or the question cannot be declined.
             EngineUnavailable: it may not have arrived.
         """
         how = question.how
         if how.is_on_engine_page:
-            return  # the person went to the page, or did not; a poll tells
+            return  # the person went to the page or not; a poll shows it
         request = how.send if response.get("action") == "accept" else how.decline
         if request is None:
             raise EngineRefused("this question cannot be declined: cancel the task in its place")
@@ -182,7 +182,7 @@ class HttpAdapter(Adapter):
             raise EngineRefused(f"the API refused the answer{f': {reason}' if reason else ''}")
 
     async def cancel(self, ref: Ref) -> None:
-        """Ask to cancel it, unless it has ended; see `Adapter.cancel`."""
+        """Request cancellation of an execution, unless it has ended; see `Adapter.cancel`."""
         if self.message(ref.options) is not None:
             raise EngineRefused("a message that was sent cannot be taken back")
         handle = Handle.parse(ref.handle)
@@ -191,12 +191,12 @@ class HttpAdapter(Adapter):
             await self._cancel(await self._definitions.get(handle.definition), handle, ref.options)
 
     async def _cancel(self, definition: ApiDefinition, handle: Handle, options: Mapping[str, JSON]) -> None:
-        """Ask to cancel an execution that still runs: some APIs rewrite how one has ended.
+        """Request cancellation of a running execution: some APIs change the outcome of an ended one.
 
-        Some executions cannot be cancelled while they begin. The caller bounds the time.
+        Some executions cannot be cancelled right after their start. The caller limits the time.
 
         Raises:
-            EngineRefused: this API cannot cancel, or not this one.
+            EngineRefused: this API cannot cancel executions, or not this one.
         """
         how = definition.cancel
         if how is None:
@@ -219,7 +219,7 @@ class HttpAdapter(Adapter):
         return Message(name=f"request {name}") if name else None
 
     def promise(self, options: Mapping[str, JSON]) -> StartGuarantee:
-        """Return what the definition says of a start, or of a message; see `Adapter.promise`."""
+        """Return the guarantee of the definition for a start or a message; see `Adapter.promise`."""
         if self.message(options) is None:
             return self.starts
         action = self._settings.actions.get(options["request"])
@@ -229,7 +229,7 @@ class HttpAdapter(Adapter):
     def allowance(self) -> Allowance:
         """This process's share of the API's rate limit; see `Limited.allowance`.
 
-        One list in that time is enough, since clients are told how old that is.
+        One list per interval is enough, since clients learn the age of the state.
         """
         requests = 1 + sum(more.when is None and more.each is None for more in self._settings.describe.more.values())
         share = _POLLS_SHARE if self._listings is None else _POLLS_SHARE_BESIDE_LISTS
@@ -242,7 +242,7 @@ class HttpAdapter(Adapter):
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncGenerator[None]:
-        """Bound all requests of one call together."""
+        """Limit the time of all requests of one call together."""
         seconds = self._settings.timeout.total_seconds()
         try:
             with anyio.fail_after(seconds):
@@ -253,7 +253,7 @@ class HttpAdapter(Adapter):
     # --- capabilities of some definitions
 
     async def _find(self, how: Search, start: Start) -> str | None:
-        """Return the oldest execution of a key, and cancel the later ones; see `Finds.find`."""
+        """Return the oldest execution of a key, and cancel the newer ones; see `Finds.find`."""
         async with self._in_time():
             digest = self._definitions.current_digest
             found = await find_executions(self._client, self._settings, how, digest, start)
@@ -262,7 +262,7 @@ class HttpAdapter(Adapter):
         return found[0].text() if found else None
 
     async def _log(self, ref: Ref) -> str:
-        """Return the end of its log; see `HasLogs.log`."""
+        """Return the end of the log; see `HasLogs.log`."""
         handle = Handle.parse(ref.handle)
         async with self._in_time():
             definition = await self._definitions.get(handle.definition)
@@ -279,7 +279,7 @@ class HttpAdapter(Adapter):
         return [Route(path="webhook", trusted=trusted, receive=partial(self._receive, how))]
 
     async def _receive(self, how: Webhook, body: JSON, account: str) -> JSON:
-        """Take a call; one about anything but an execution that is known here is ignored."""
+        """Receive a call; a call about anything but a known execution is ignored."""
         try:
             run = Scope(names={"event": body}).value(how.handle)
         except MappingError:

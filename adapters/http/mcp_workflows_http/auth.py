@@ -1,4 +1,4 @@
-"""The credentials of the API: headers for each request, from a secret, a file or a token endpoint."""
+"""The credentials for the API: headers of each request, from a secret, a file or a token endpoint."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from mcp_workflows.kit.expressions import as_object
 from mcp_workflows_http.errors import cause_of
 from mcp_workflows_http.settings import Auth, Basic, ClientCredentials, GitHubApp
 
-_RENEWED_BEFORE: Final = 60.0  # seconds before its end
-_SHORTEST: Final = 300.0  # seconds that a token lasts whose server does not say how long
+_RENEWED_BEFORE: Final = 60.0  # seconds before a token expires
+_SHORTEST: Final = 300.0  # lifetime of a token if its server states none, in seconds
 _CLOCKS_DIFFER: Final = 60  # seconds
-_PROOF_LASTS: Final = 540  # seconds; GitHub takes at most 600
+_PROOF_LASTS: Final = 540  # seconds; GitHub accepts at most 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Token:
     text: str
-    until: float  # of the monotonic clock
+    until: float  # monotonic clock
 
     @classmethod
     def lasting(cls, text: str, seconds: float) -> _Token:
-        """Return a token that is renewed a little before its end."""
+        """Return a token that is renewed shortly before it expires."""
         return cls(text=text, until=time.monotonic() + max(seconds - _RENEWED_BEFORE, seconds / 2))
 
 
 class Credentials:
-    """The headers that say who we are."""
+    """The headers with our credentials."""
 
     def __init__(self, auth: Auth | None, url: str) -> None:
-        """`url`: of the API."""
+        """`url` is the API's."""
         self._auth = auth
         self._url = url
         self._token: _Token | None = None
@@ -51,7 +51,7 @@ class Credentials:
 
     @property
     def renewable(self) -> bool:
-        """True if a token that is not accepted can be had again."""
+        """True if a rejected token can be renewed."""
         auth = self._auth
         return auth is not None and any(
             (auth.oauth, auth.github_app, auth.login, auth.bearer_file, auth.google, auth.azure)
@@ -59,7 +59,7 @@ class Credentials:
 
     @property
     def shown(self) -> Mapping[str, str]:
-        """The headers as people may see them."""
+        """The headers in the form that people may see."""
         auth = self._auth
         if auth is None:
             return {}
@@ -71,8 +71,8 @@ class Credentials:
         """Return the headers; `renewed`: the last ones were not accepted.
 
         Raises:
-            EngineRefused: there is nothing to say who we are with.
-            EngineUnavailable: the token endpoint gives no answer; nothing was sent to the API.
+            EngineRefused: there are no usable credentials.
+            EngineUnavailable: the token endpoint does not answer; nothing was sent to the API.
         """
         auth = self._auth
         if auth is None:
@@ -138,10 +138,10 @@ def _of_app(app: GitHubApp, url: str) -> Mapping[str, Any]:
 
 
 async def _asked(what: str, post: Callable[..., Awaitable[httpx2.Response]], **request: Any) -> _Token:
-    """Ask for a token, and read it.
+    """Request a token, and read it.
 
     Raises:
-        EngineRefused: there is none.
+        EngineRefused: the reply has no token.
         EngineUnavailable: no answer; nothing was sent to the API.
     """
     try:
@@ -159,10 +159,10 @@ async def _asked(what: str, post: Callable[..., Awaitable[httpx2.Response]], **r
 
 
 async def _of_cloud(cloud: str, scope: str) -> _Token:
-    """Return a token of a cloud's own library, which knows every place where an identity comes from.
+    """Return a token from a cloud's own library, which knows all sources of an identity.
 
     Raises:
-        EngineUnavailable: there is none now; nothing was sent to the API.
+        EngineUnavailable: there is no token now; nothing was sent to the API.
     """
 
     def token() -> tuple[str, float]:
@@ -170,7 +170,7 @@ async def _of_cloud(cloud: str, scope: str) -> _Token:
         failure: type[Exception] = getattr(import_module(module), name)
         try:
             return read(scope)
-        except (failure, OSError, ValueError) as error:  # their texts may say more than people may see
+        except (failure, OSError, ValueError) as error:  # their texts may contain what people must not see
             kind = type(error).__name__
             raise EngineUnavailable(f"auth.{cloud}: no token can be had ({kind})", sent=False) from None
 
@@ -184,13 +184,13 @@ def _azure_credential() -> Any:  # Any: only the extra `azure` has the library
 
 
 def _azure_token(scope: str) -> tuple[str, float]:
-    """Return a token of Azure's default credentials, and its end in seconds since 1970; this blocks."""
+    """Return a token of Azure's default credentials, and its expiry in seconds since 1970; this blocks."""
     found = _azure_credential().get_token(scope)
     return found.token, float(found.expires_on)
 
 
 def _google_token(scope: str) -> tuple[str, float]:
-    """Return a token of Google's default credentials, and its end in seconds since 1970; this blocks."""
+    """Return a token of Google's default credentials, and its expiry in seconds since 1970; this blocks."""
     credentials = import_module("google.auth").default(scopes=[scope])[0]
     credentials.refresh(import_module("google.auth.transport.requests").Request())
     return credentials.token, credentials.expiry.replace(tzinfo=UTC).timestamp()

@@ -1,6 +1,6 @@
-"""HTTP calls to the API: bounded in time and size, and only to the origin of `url`.
+"""HTTP calls to the API, limited in time and size, and only to the origin of `url`.
 
-Redirects are not followed, and a request that may have changed something is not repeated.
+Redirects are not followed, and a request that may change something is not repeated.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from mcp_workflows_http.settings import HttpSettings, Tls
 logger = logging.getLogger(__name__)
 
 AGENT: Final = "mcp-workflows"
-_AT_ONCE: Final = 1 / 6  # of the calls of a rate limit; the rest comes in evenly
+_AT_ONCE: Final = 1 / 6  # share of a rate limit that may be used in a burst; the rest refills evenly
 _LONGEST_WAIT: Final = 2.0  # seconds that a call waits for its turn
-_LONGEST_PAUSE: Final = 3600.0  # seconds, whatever the API says
+_LONGEST_PAUSE: Final = 3600.0  # seconds; limits what the API demands
 _URLS: Final = frozenset({"location", "content-location", "operation-location", "azure-asyncoperation"})
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _NEXT: Final = re.compile(r'\s*<([^<>]*)>(?=.*;\s*rel="?next"?)', re.IGNORECASE)
-_END: Final = 65_536  # bytes at the end of a log
+_END: Final = 65_536  # bytes of the end of a log
 
 
 class RateLimit:
-    """The rate at which the API may be called, and the time until which it throttles us."""
+    """The rate at which the API may be called, and the end of a pause that it demands."""
 
     def __init__(self, settings: HttpSettings) -> None:
         self._rate, self._throttled = settings.rate, settings.throttled
         self._key = QuotaKey(endpoint=settings.url, owner=None, place="", operation="call")
-        self._until = 0.0  # of the wall clock
+        self._until = 0.0  # wall clock
 
     @property
     def _bucket(self) -> Bucket:
@@ -78,7 +78,7 @@ class RateLimit:
         """Wait until a call may be made.
 
         Raises:
-            EngineUnavailable: that would take too long; nothing was sent.
+            EngineUnavailable: the wait is too long; nothing was sent.
         """
         left = self._until - time.time()
         if left > 0:
@@ -87,7 +87,7 @@ class RateLimit:
             raise EngineUnavailable("held back: its rate limit is used up for now", sent=False, throttled=True)
 
     def is_throttled(self, reply: Reply) -> bool:
-        """Return True if the reply says that we call too often, and heed it."""
+        """Return True if the reply says that we call too often, and pause as it demands."""
         how = self._throttled
         if reply.status not in how.status:
             return False
@@ -96,7 +96,7 @@ class RateLimit:
         if self._bucket.throttled():
             logger.warning("the API throttles us%s", self._bucket.slowed)
         now = time.time()
-        ahead = (reply.date or now) - now  # of the API's clock
+        ahead = (reply.date or now) - now  # the API's clock relative to ours
         until = max(now + (retry_after(reply, now) or 0.0), _number(reply.headers.get(how.until or "")) - ahead)
         self._until = max(self._until, min(until, now + _LONGEST_PAUSE))
         return True
@@ -114,7 +114,7 @@ class Prepared:
     """A request that is ready to be sent, without credentials."""
 
     method: str
-    url: str  # with its query
+    url: str  # including its query
     headers: Mapping[str, str]
     body: JSON = None
     form: Mapping[str, Any] | None = None
@@ -122,7 +122,7 @@ class Prepared:
 
 
 class ApiClient:
-    """One API: its address, credentials and connections, opened at the first call."""
+    """One API: its address, credentials and connections, which the first call opens."""
 
     def __init__(self, settings: HttpSettings) -> None:
         KNOWN.add_all(settings)
@@ -143,7 +143,7 @@ class ApiClient:
 
     @property
     def shown_credentials(self) -> Mapping[str, str]:
-        """The headers that say who we are, masked."""
+        """The headers with our credentials, masked."""
         return self._credentials.shown
 
     async def close(self) -> None:
@@ -157,10 +157,10 @@ class ApiClient:
         return Credentials(self._settings.auth, self._settings.url)
 
     def prepare(self, request: Request, scope: Scope) -> Prepared:
-        """Fill in a request.
+        """Fill in the expressions of a request.
 
         Raises:
-            EngineRefused: a value is missing, or an expression does not work.
+            EngineRefused: a value is missing, or an expression fails.
         """
         try:
             return Prepared(
@@ -187,16 +187,16 @@ class ApiClient:
         return f"{url}{'&' if '?' in url else '?'}{query}" if query else url
 
     async def log(self, request: Request, scope: Scope, follow: Sequence[str]) -> Reply:
-        """Return the end of a log; one redirect is followed to these hosts, without credentials.
+        """Return the end of a log; one redirect to a host in `follow` is followed, without credentials.
 
         Raises:
-            EngineRefused: the redirect leads elsewhere.
+            EngineRefused: the redirect leads to another host.
             EngineUnavailable: no reply.
         """
         reply = await self.send(request, scope, end_only=True)
         if not follow or reply.status not in _REDIRECTS:
             return reply
-        client, url = await self._client(), reply.headers.get("location", "")  # an absolute one by now
+        client, url = await self._client(), reply.headers.get("location", "")  # absolute by now
         try:
             built, there, follows = client.build_request("GET", url), _origin(url), await may_follow(url, follow)
         except (httpx2.InvalidURL, ValueError):
@@ -206,14 +206,14 @@ class ApiClient:
         return await self._replied(client, built, end_only=True, is_theirs=False)
 
     async def send(self, request: Request, scope: Scope, *, end_only: bool = False, changes: bool = False) -> Reply:
-        """Send a request. `end_only`: the end of a long reply is enough.
+        """Send a request. `end_only`: read only the end of a long reply.
 
         A GET whose reply cannot be decoded is sent once more, unless it `changes` something. Buildbot 4.3 writes
-        replies in a thread, which Twisted does not allow: on a busy machine it loses the first bytes of some.
+        replies in a thread, which Twisted does not allow, and on a busy machine loses the first bytes of some.
 
         Raises:
-            EngineRefused: it cannot be made of these values.
-            EngineUnavailable: no reply; `sent=False` if it certainly never left.
+            EngineRefused: these values make no valid request.
+            EngineUnavailable: no reply; `sent=False` if the request certainly was not sent.
         """
         prepared = self.prepare(request, scope)
         client = await self._client()
@@ -224,7 +224,7 @@ class ApiClient:
             if changes or request.method is not Method.GET:
                 raise
             reply = await self._sent(client, prepared, renewed=False, end_only=end_only)
-        if reply.is_unauthorized and self._credentials.renewable:  # a definite no: it may be sent again
+        if reply.is_unauthorized and self._credentials.renewable:  # definitely not accepted, so it may be sent again
             reply = await self._sent(client, prepared, renewed=True, end_only=end_only)
         return reply
 
@@ -235,10 +235,10 @@ class ApiClient:
                 yield item
 
     async def pages(self, how: Pages, scope: Scope) -> AsyncGenerator[Sequence[JSON]]:
-        """Yield the items of each page: one call each.
+        """Yield the items of each page; each page takes one call.
 
         Raises:
-            EngineUnavailable: there is no list, or it has more pages than are read.
+            EngineUnavailable: the reply has no list, or the list exceeds the maximum number of pages.
         """
         request = how.request
         for _ in range(how.pages):
@@ -257,10 +257,10 @@ class ApiClient:
         raise EngineUnavailable(f"its list has more than {how.pages} pages, which are not read (pages)", silent=False)
 
     async def read(self, request: Request, scope: Scope) -> Reply:
-        """Send a request that changes nothing; without its reply nothing is known.
+        """Send a request that changes nothing; without a reply, the result is unknown.
 
         Raises:
-            EngineUnavailable: no reply, or the request cannot be made of these values.
+            EngineUnavailable: no reply, or these values make no valid request.
         """
         try:
             return await self.send(request, scope)
@@ -281,16 +281,16 @@ class ApiClient:
                 data=prepared.form,
                 files=None if parts is None else {name: (None, text) for name, text in parts.items()},
             )
-        except (httpx2.InvalidURL, ValueError) as error:  # too long, no Unicode, no JSON
+        except (httpx2.InvalidURL, ValueError) as error:  # too long, or not Unicode or JSON
             raise EngineRefused(f"its request cannot be made ({type(error).__name__})", final=True) from None
         return await self._replied(client, built, end_only=end_only)
 
     async def _replied(
         self, client: httpx2.AsyncClient, request: httpx2.Request, *, end_only: bool, is_theirs: bool = True
     ) -> Reply:
-        """Send it; `is_theirs`: to the API, and to no other host."""
+        """Send a request; `is_theirs`: it goes to the API, not to another host."""
         if end_only:
-            request.headers["accept-encoding"] = "identity"  # a log that still grows may be cut in mid-stream
+            request.headers["accept-encoding"] = "identity"  # a growing log may be cut in mid-stream
         try:
             response = await client.send(request, stream=True)
             try:
@@ -301,7 +301,7 @@ class ApiClient:
             raise connection_error(error) from None
         headers = {name.lower(): KNOWN.mask(value) for name, value in response.headers.items()}
         for name in headers.keys() & _URLS:  # relative to the request: RFC 9110, section 10.2.2
-            with suppress(ValueError):  # it is no URL
+            with suppress(ValueError):  # not a URL
                 headers[name] = urljoin(str(request.url), headers[name])
         content = KNOWN.mask(content.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         reply = Reply(status=response.status_code, headers=headers, content=content)
@@ -330,7 +330,7 @@ class ApiClient:
                         verify=verify,
                         proxy=None if proxy is None else proxy.get_secret_value(),
                         follow_redirects=False,
-                        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # none: tasks are no session
+                        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # none: tasks have no session
                         timeout=self._settings.timeout.total_seconds(),
                         headers={"user-agent": AGENT, "accept": "application/json"},
                     )
@@ -340,7 +340,7 @@ class ApiClient:
 
 
 async def _end(response: httpx2.Response) -> bytes:
-    """Return the last bytes of a body, of whatever length: the time-out of the poll bounds it."""
+    """Return the last bytes of a body of any length; the time-out of the poll limits it."""
     content, is_cut = bytearray(), False
     async for chunk in response.aiter_bytes():
         content += chunk
@@ -350,7 +350,7 @@ async def _end(response: httpx2.Response) -> bytes:
 
 
 async def may_follow(url: str, hosts: Sequence[str]) -> bool:
-    """Return True if a redirect may be followed there; a name behind an asterisk may not have a private address."""
+    """Return True if the redirect may be followed; a host that matches a wildcard must not have a private address."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme in {"http", "https"} and (host in hosts or parts.netloc in hosts):
@@ -365,7 +365,7 @@ async def may_follow(url: str, hosts: Sequence[str]) -> bool:
 
 
 def _tls(tls: Tls) -> ssl.SSLContext:
-    """Return what we trust, and the certificate that we show.
+    """Return the TLS context: the CAs that we trust and our certificate.
 
     Raises:
         EngineUnavailable: a file cannot be used.
@@ -389,7 +389,7 @@ def _origin(url: str) -> str:
 
 
 def _query(values: Mapping[str, JSON]) -> tuple[tuple[str, str], ...]:
-    """Return the parameters; a list is one several times, and what has no value is left out."""
+    """Return the parameters; a list repeats its parameter, and a parameter without a value is omitted."""
     pairs: list[tuple[str, str]] = []
     for name, value in values.items():
         found = as_list(value)
@@ -417,7 +417,7 @@ def _as_text(value: JSON) -> str:
 
 
 def _following(how: Pages, reply: Reply, page: Scope) -> Request | None:
-    """Return the request of the next page; None: this was the last one."""
+    """Return the request of the next page; None after the last page."""
     if how.next is None:
         return None
     if how.next.link:

@@ -1,6 +1,6 @@
 """The definition of a job API: the requests that start, poll, answer and cancel an execution, and how to read replies.
 
-A preset is such a definition in a file. The settings of an engine are one, too, and override those of its preset.
+A preset is such a definition in a file. The settings of an engine are also one, and override those of its preset.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ Requested = Annotated[Request, BeforeValidator(_from_line, json_schema_input_typ
 
 
 class Taken(BaseModel):
-    """The reply of an API that says that the key has an execution already."""
+    """The reply by which an API says that the key already has an execution."""
 
     model_config = MODEL
 
@@ -164,7 +164,7 @@ class Search(Listing):
 
 
 class BatchStatus(Listing):
-    """A list that shows at once which executions still run."""
+    """A list that shows which executions still run."""
 
     values: tuple[str, ...] = Field(
         default=(), description="Request the list once per `value`, for APIs whose filter takes one status."
@@ -192,7 +192,7 @@ class More(BaseModel):
 
 
 class Log(BaseModel):
-    """The log of an execution that has failed; its end becomes part of the failure."""
+    """The log of a failed execution; its end becomes part of the failure."""
 
     model_config = MODEL
 
@@ -248,7 +248,7 @@ class DescribeRequest(Reading, _DescribeRequests):
 
     @cached_property
     def needs_more_for_status(self) -> bool:
-        """True if the further requests tell the status."""
+        """True if the further requests determine the status."""
         return "more" in names_in([self.status, self.gone_if, *self.codes.values()])
 
     @cached_property
@@ -265,7 +265,7 @@ class DescribeRequest(Reading, _DescribeRequests):
 
 
 class Ask(EngineQuestion):
-    """A question that an execution asks people, in the words of the API."""
+    """A question of an execution to people, in the terms of the API."""
 
     send: Requested | None = Field(default=None, description="The request that delivers an answer, `answer.NAME`.")
     decline: Requested | None = Field(
@@ -278,7 +278,7 @@ class Ask(EngineQuestion):
 
 
 class Cancel(BaseModel):
-    """The cancellation of an execution. It is polled first, and nothing is sent to one that has ended."""
+    """The cancellation of an execution. It is polled first; nothing is sent if it has ended."""
 
     model_config = MODEL
 
@@ -293,7 +293,7 @@ class Cancel(BaseModel):
 
 
 class Action(BaseModel):
-    """A message to an execution that runs; a tool sends it in its `actions`, as `{request: NAME}`."""
+    """A message to a running execution; a tool sends it in its `actions`, as `{request: NAME}`."""
 
     model_config = MODEL
 
@@ -309,7 +309,7 @@ class Action(BaseModel):
 
 
 class Throttled(BaseModel):
-    """The reply that says that we call too often; `Retry-After` tells until when."""
+    """The reply that says that we call too often; `Retry-After` gives the end of the pause."""
 
     model_config = MODEL
 
@@ -319,7 +319,7 @@ class Throttled(BaseModel):
 
 
 class Webhook(BaseModel):
-    """The calls of the API about its executions. A call only makes us poll."""
+    """The API's calls about its executions. A call only triggers a poll."""
 
     model_config = MODEL
 
@@ -332,7 +332,7 @@ class Webhook(BaseModel):
 
 
 class Checking(BaseModel):
-    """Requests of `mcp-workflows check`, which change nothing."""
+    """Requests of `mcp-workflows check` that change nothing."""
 
     model_config = MODEL
 
@@ -355,7 +355,7 @@ class Detail(BaseModel):
 
 
 class Workflows(Pages):
-    """The workflows there are, for `mcp-workflows init --add`."""
+    """The workflows of the API, for `mcp-workflows init --add`."""
 
     more: Mapping[str, Detail] = Field(default={}, description="Further requests. Their replies are more.NAME.")
     when: Text | None = Field(default=None, description="True if the `item` can be started. Default: all can.")
@@ -403,7 +403,7 @@ class ApiDefinition(BaseModel):
 
     @property
     def has_batch_status(self) -> bool:
-        """True if the list tells enough: without `asking` it would hide questions."""
+        """True if the list can replace polls: without `asking` it would hide questions."""
         return self.batch_status is not None and (not self.asks or self.batch_status.asking is not None)
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The state of executions: of one by its own requests, of many by the lists of those that run."""
+"""The state of executions: of one by its own requests, of many by the lists of running ones."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ from mcp_workflows_http.reply import Reply, retry_after
 from mcp_workflows_http.settings import HttpSettings
 
 _PLACE_IN_CODE: Final = re.compile(r'Traceback \(most recent call last\)|(^|\s)File "[^"]*", line \d+|^\s+at \S+ ?\(')
-_LONGEST_LINE: Final = 2000  # characters of a line of a log
+_LONGEST_LINE: Final = 2000  # characters of a log line
 _MOST_ITEMS: Final = 100  # further requests for the items of one list
 _LONGEST_TAIL: Final = 4000  # characters of a log in a failure
-_LONGEST_WAIT: Final = 60.0  # seconds of a `Retry-After` that is heeded before the next poll
+_LONGEST_WAIT: Final = 60.0  # maximum `Retry-After` before the next poll, in seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The state of an execution, and what expressions know by then."""
+    """The state of an execution, and the scope of expressions at that point."""
 
     execution: Execution
     scope: Scope
     reply: Reply
     questions: Mapping[str, AskedQuestion[Ask]] = field(default_factory=dict[str, AskedQuestion[Ask]])
-    unmapped: str | None = None  # the word for the status that no map names
-    wait: float = 0.0  # seconds until the API wants to be asked again
+    unmapped: str | None = None  # the status word, if no map contains it
+    wait: float = 0.0  # seconds until the API accepts the next poll
 
 
 async def describe(
@@ -69,10 +69,10 @@ async def describe(
     *,
     with_log: bool = True,
 ) -> Observation:
-    """Describe an execution, with all requests that the definition asks for. `with_log`: a failure has the log's end.
+    """Describe an execution with all requests of the definition. `with_log`: a failure includes the end of the log.
 
     Raises:
-        ExecutionNotFound: there is none, and it is not too young to be seen.
+        ExecutionNotFound: it does not exist, and is old enough to be visible.
         EngineUnavailable: no answer.
     """
     how, scope = definition.describe, handle.scope(options)
@@ -116,10 +116,10 @@ async def describe(
 
 
 def message_outcome(handle: Handle) -> Execution:
-    """Return the outcome of a message, which its handle has.
+    """Return the outcome of a message, which is in its handle.
 
     Raises:
-        ExecutionNotFound: it is the handle of an execution.
+        ExecutionNotFound: the handle is of an execution.
     """
     result = as_object(handle.reply)
     if handle.definition or result is None:
@@ -131,7 +131,7 @@ def message_outcome(handle: Handle) -> Execution:
 
 
 def _status(how: DescribeRequest, reply: Reply, scope: Scope) -> tuple[Status, str | None]:
-    """Return the status, and the word for it if the map does not name it: then it runs, as far as one can tell.
+    """Return the status, and the status word if no map contains it; an unknown word counts as running.
 
     Raises:
         EngineUnavailable: the reply has no status.
@@ -151,9 +151,9 @@ def _status(how: DescribeRequest, reply: Reply, scope: Scope) -> tuple[Status, s
 
 
 async def _with_more(client: ApiClient, how: DescribeRequest, scope: Scope, failed: list[Reply] | None = None) -> Scope:
-    """Send the further requests that are due; a refusal of one tells nothing about the execution.
+    """Send the further requests that are due; if one is refused, the state of the execution stays as read.
 
-    Replies that are refusals or no JSON are added to `failed`.
+    Replies that are refusals or not JSON are added to `failed`.
     """
     failed = [] if failed is None else failed
     more: dict[str, JSON] = {}
@@ -169,7 +169,7 @@ async def _with_more(client: ApiClient, how: DescribeRequest, scope: Scope, fail
 
 
 async def _one_more(client: ApiClient, how: DescribeRequest, further: More, scope: Scope, failed: list[Reply]) -> JSON:
-    """Send a further request if it is due; return its reply, None without one."""
+    """Send a further request if it is due; return its reply, or None."""
     if further.when is not None and not lenient(partial(scope.is_true, further.when)):
         return None
     reply = await client.read(further.request, scope)
@@ -183,7 +183,7 @@ async def _one_more(client: ApiClient, how: DescribeRequest, further: More, scop
 
 
 async def log_end(client: ApiClient, log: Log, scope: Scope) -> str:
-    """Return the end of its log; empty if it cannot be had now: how it ended is known all the same."""
+    """Return the end of the log, or an empty text if it cannot be read: the failure is known without it."""
     try:
         reply = await client.log(log.request, scope, log.follow)
         text = reply.text if log.text is None else (scope | {"reply": reply.as_json()}).text(log.text)
@@ -196,7 +196,7 @@ async def log_end(client: ApiClient, log: Log, scope: Scope) -> str:
 
 
 def _json_lines(text: str, line: str, scope: Scope) -> Iterator[str]:
-    """Yield the texts in a log whose lines are JSON; the first line may have been cut."""
+    """Yield the texts of a log with JSON lines; the first line may be cut."""
     for each in text.split("\n"):
         try:
             item: JSON = json.loads(each)
@@ -206,9 +206,9 @@ def _json_lines(text: str, line: str, scope: Scope) -> Iterator[str]:
 
 
 def _without_stack_traces(lines: Iterable[str]) -> Sequence[str]:
-    """Return the lines that say something to those who have not written the workflow."""
+    """Return the lines without stack traces, which help only the authors of the workflow."""
     found: list[str] = []
-    is_code = False  # the line after the place in a stack trace of Python
+    is_code = False  # this line follows the place in a Python stack trace
     for line in (each[:_LONGEST_LINE] for each in lines):
         is_place = _PLACE_IN_CODE.search(line) is not None
         if line.strip() and not is_place and not is_code:
@@ -220,7 +220,7 @@ def _without_stack_traces(lines: Iterable[str]) -> Sequence[str]:
 def listings(
     client: ApiClient, settings: HttpSettings, batch_status: BatchStatus, calls_per_second: Callable[[], float]
 ) -> Listings:
-    """Return the lists of running executions, by workflow; `calls_per_second` is their share of the rate limit."""
+    """Return the lists of running executions by workflow; `calls_per_second` is their share of the rate limit."""
 
     async def lister(workflow: str) -> RunningNames:
         scope = Scope(names={"workflow": workflow, "vars": settings.vars, "options": {}})
@@ -241,7 +241,7 @@ def listings(
         except EngineUnavailable as error:
             if error.silent or error.throttled:
                 raise
-            raise EngineRefused(str(error)) from None  # of this workflow only
+            raise EngineRefused(str(error)) from None  # only of this workflow
         return RunningNames(names=names | asking.keys(), calls=calls, asking=asking)
 
     return Listings(lister, _entry, calls_per_second)
@@ -256,7 +256,7 @@ def _entry(handle: str) -> ListEntry | None:
 
 
 def _runs(settings: HttpSettings, batch_status: BatchStatus, scope: Scope) -> bool:
-    """Return True if an item of the list still runs; a word that no map names counts as running."""
+    """Return True if an item of the list still runs; an unmapped word counts as running."""
     if batch_status.status is None:
         return True
     return settings.describe.map.status(word_of(scope.value(batch_status.status))) in {None, Status.RUNNING}

@@ -1,4 +1,4 @@
-"""The meaning of failed connections, and of replies that are no success: the error tables of this adapter.
+"""The meaning of failed connections and of replies without success: the error tables of this adapter.
 
 Sources: RFC 9110, section 15; RFC 6585, section 4; RFC 8470, section 5.2.
 """
@@ -22,9 +22,9 @@ _LATER: Final = frozenset({408, 425})
 _NOT_OURS: Final = "it does not accept our credentials"
 _CREDENTIALS: Final = {401: _NOT_OURS, 403: _NOT_OURS, 407: "the proxy does not accept our credentials (proxy)"}
 _ABOUT_THE_INPUT: Final = frozenset({400, 404, 405, 413, 415, 422})
-_NO_SUCH_PAGE: Final = frozenset({404, 405})  # also of a proxy that stands before the API
+_NO_SUCH_PAGE: Final = frozenset({404, 405})  # possibly of a proxy in front of the API
 _NOT_DONE_HERE: Final = frozenset({301, 307, 308})
-_MOST: Final = 8192  # bytes of a body that are read for its reason
+_MOST: Final = 8192  # bytes of a body in which a reason is searched
 _NOT_SENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 _CAUSES: Final[Mapping[type[BaseException], str]] = {
     httpx2.ProxyError: "the proxy refuses, or wants credentials (proxy)",
@@ -34,15 +34,15 @@ _CAUSES: Final[Mapping[type[BaseException], str]] = {
     socket.gaierror: "its name is not known ({url}), or that of the proxy (proxy)",
     ConnectionRefusedError: "nothing listens there ({url}), or where the proxy should be (proxy)",
 }
-"""Causes by the class of the exception, the more special ones first; each names the settings that may be wrong."""
+"""Causes by the class of the exception, special classes first; each names the settings that may be wrong."""
 
 
 class ReplyUndecodable(EngineUnavailable):
-    """The content coding of a reply is broken."""
+    """The content encoding of a reply is broken."""
 
 
 def cause_of(error: BaseException, url: str = "url") -> str:
-    """Return what went wrong, to end a sentence with. `url`: the setting with the address."""
+    """Return the cause, to end a sentence with. `url` is the setting with the address."""
     found: BaseException | None = error
     while found is not None:
         for kind, text in _CAUSES.items():
@@ -63,7 +63,7 @@ def connection_error(error: httpx2.RequestError) -> EngineUnavailable:
 
 
 def said(reply: Reply) -> str:
-    """Return what the API said, on one line; nothing that could repeat our credentials."""
+    """Return the API's message on one line, without anything that could repeat our credentials."""
     if reply.status in _CREDENTIALS:
         return f"it answered {reply.status}: {_CREDENTIALS[reply.status]}"
     reason = reason_in(reply.content[:_MOST]) if not reply.is_server_error else ""
@@ -71,12 +71,12 @@ def said(reply: Reply) -> str:
 
 
 def throttled(reply: Reply) -> EngineUnavailable:
-    """Return the error of a request that the API will take later."""
+    """Return the error of a request that the API will accept later."""
     return EngineUnavailable(f"it answered {reply.status}: it throttles us", throttled=True)
 
 
 def start_error(reply: Reply, starts: StartGuarantee) -> EngineError:
-    """Return what a reply to a start means that is no success."""
+    """Return the error for an unsuccessful reply to a start."""
     if reply.is_throttled:
         not_accepted = not reply.is_server_error and starts is not StartGuarantee.KEYED
         return EngineUnavailable(said(reply), throttled=True, sent=not not_accepted)
@@ -97,14 +97,14 @@ def start_error(reply: Reply, starts: StartGuarantee) -> EngineError:
 
 
 def describe_error(reply: Reply) -> EngineUnavailable:
-    """Return what a reply to a poll means that is no success."""
+    """Return the error for an unsuccessful reply to a poll."""
     if reply.is_throttled:
         return throttled(reply)
     return EngineUnavailable(said(reply), silent=reply.is_server_error)
 
 
 def change_error(reply: Reply) -> EngineError:
-    """Return what a reply to an answer or a cancellation means that is no success."""
+    """Return the error for an unsuccessful reply to an answer or a cancellation."""
     if reply.is_throttled:
         return throttled(reply)
     refused = reply.is_client_error and reply.status not in _LATER

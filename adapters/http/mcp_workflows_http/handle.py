@@ -1,4 +1,4 @@
-"""The handle of an execution: its id in the API's words, and what is needed to poll it later on."""
+"""The handle of an execution: the API's id, and what later polls need."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _VERSION = 1
 
 
 def options_of(options: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return the values that a tool adds, of the settings as they were frozen with its task."""
+    """Return the values that a tool adds, from the settings that were frozen with its task."""
     return options.get("options") or {}
 
 
 def run_of(found: JSON) -> JSON:
-    """Return what a reply or a list has as the id: numbers are texts."""
+    """Return the id in a reply or a list; numbers become texts."""
     return str(found) if isinstance(found, int) else found
 
 
@@ -31,12 +31,12 @@ def run_of(found: JSON) -> JSON:
 class Handle:
     """One execution."""
 
-    run: JSON  # as `start.handle` says: a text, or an object of several parts
+    run: JSON  # as in `start.handle`: a text, or an object of several parts
     workflow: str
     at: float  # when it was ordered, in seconds since 1970
     vars: Mapping[str, str]
-    definition: str  # the digest of the definition of that time
-    reply: JSON = None  # of a start that was finished at once: in place of a poll
+    definition: str  # the digest of the definition at its start
+    reply: JSON = None  # the reply of a start that has ended at once: replaces a poll
 
     @classmethod
     def of(cls, run: JSON, start: Start, settings: HttpSettings, definition: str, reply: JSON = None) -> Self:
@@ -55,7 +55,7 @@ class Handle:
         """Read a handle.
 
         Raises:
-            ExecutionNotFound: it is none.
+            ExecutionNotFound: the text is not a handle.
         """
         try:
             found: Any = json.loads(text)
@@ -66,12 +66,12 @@ class Handle:
         return cls(**{name: value for name, value in cast("dict[str, Any]", found).items() if name != "v"})
 
     def text(self) -> str:
-        """Return it as the core stores it."""
+        """Return the text that the core stores."""
         return json.dumps({"v": _VERSION, **asdict(self)}, sort_keys=True, separators=(",", ":"))
 
     @property
     def name(self) -> str:
-        """The id as people read it, and as lists are compared by."""
+        """The id for people and for comparison with lists."""
         return self.name_of(self.run)
 
     @staticmethod
@@ -80,7 +80,7 @@ class Handle:
         return run if isinstance(run, str) else json.dumps(run, sort_keys=True)
 
     def scope(self, options: Mapping[str, JSON]) -> Scope:
-        """Return what expressions know of it."""
+        """Return the scope of expressions about it."""
         return Scope(
             names={
                 "handle": self.run,
@@ -92,5 +92,5 @@ class Handle:
         )
 
     def is_younger_than(self, seconds: float, now: datetime) -> bool:
-        """Return True if it was ordered less than so many seconds ago."""
+        """Return True if it was ordered less than this many seconds ago."""
         return now.timestamp() - self.at < seconds

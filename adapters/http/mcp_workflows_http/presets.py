@@ -1,4 +1,4 @@
-"""Presets: definitions of well-known APIs, as files of this package; a user's own is a file, too."""
+"""Presets: definitions of well-known APIs, as files of this package or of the user."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from mcp_workflows.kit.expressions import as_object
 from mcp_workflows.kit.tooling import Preset
 
 _FOLDER: Final = files("mcp_workflows_http") / "preset_files"
-_ENDINGS: Final = (".yaml", ".yml")  # of a file of the user's own
-_ABOUT: Final = "about"  # what a preset says of itself: its engine, since when, and how it was proved
+_ENDINGS: Final = (".yaml", ".yml")  # of a user's own file
+_ABOUT: Final = "about"  # the preset's description of itself: its engine, its first version, and how it was tested
 
 
 def preset_names() -> Sequence[str]:
@@ -28,10 +28,10 @@ def preset_names() -> Sequence[str]:
 
 
 def read_preset(name: str, folder: Path = Path()) -> Mapping[str, JSON]:
-    """Return a preset, by its name or as a file, whose path is relative to the folder.
+    """Return a preset by its name, or by a file path relative to the folder.
 
     Raises:
-        ValueError: there is none, or it is no YAML.
+        ValueError: there is none, or it is not YAML.
     """
     if name.endswith(_ENDINGS):
         place: Any = folder / name
@@ -48,7 +48,7 @@ def read_preset(name: str, folder: Path = Path()) -> Mapping[str, JSON]:
     except MarkedYAMLError as raised:
         fault: Any = raised  # its class has no types
         mark = fault.problem_mark or fault.context_mark
-        of_values = isinstance(raised, DuplicateKeyError)  # its text has those of both keys
+        of_values = isinstance(raised, DuplicateKeyError)  # its text contains the values of both keys
         what = "a key is there twice" if of_values else ", ".join(filter(None, (fault.context, fault.problem)))
         raise ValueError(f"{name}:{mark.line + 1 if mark else 1}: not YAML: {what}") from None
     except (YAMLError, UnicodeDecodeError, RecursionError):
@@ -90,7 +90,7 @@ def with_preset(written: object, folder: Path) -> object:
 
 
 def with_places_in_preset(error: ValidationError, written: object, folder: Path) -> ValidationError:
-    """Return the error with the file and the line of what stands in a preset file of the user's own."""
+    """Return the error with the file and line of each problem in a user's own preset file."""
     settings = as_object(cast("JSON", written)) or {}
     name = settings.get("preset")
     if not isinstance(name, str) or not name.endswith(_ENDINGS):
@@ -113,12 +113,12 @@ def with_places_in_preset(error: ValidationError, written: object, folder: Path)
 
 
 def _of_preset(text: str, name: str) -> InitErrorDetails:
-    """Return an error about the setting `preset`: what is wrong in its file has no place in workflows.yaml."""
+    """Return an error about the setting `preset`: a problem in its file has no place in workflows.yaml."""
     return {"type": PydanticCustomError("preset", "{text}", {"text": text}), "loc": ("preset",), "input": name}
 
 
 def _followed(value: Any, place: Sequence[str | int]) -> Sequence[tuple[Any, str | int]]:  # any YAML value
-    """Return each mapping on the way to a place, with the key that is followed there."""
+    """Return each mapping on the way to a place, with the key that leads on."""
     steps: list[tuple[Any, str | int]] = []
     for key in place:
         found = as_object(value) or {}

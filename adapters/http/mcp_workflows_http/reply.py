@@ -1,4 +1,4 @@
-"""Replies of the API: their status, their body, and the times in their headers."""
+"""Replies of the API: their status, body, and the times in their headers."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from mcp_workflows.adapter import JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A reply of the API; `body` is None if it is no JSON."""
+    """A reply of the API; `body` is None if it is not JSON."""
 
     status: int
     headers: Mapping[str, str]  # names in lower case
     content: bytes
-    is_throttled: bool = False  # as the definition says
+    is_throttled: bool = False  # by the definition
 
     @property
     def ok(self) -> bool:
-        """True if the API says that all is well."""
+        """True for a status of success."""
         return 200 <= self.status < 300  # the class of HTTP status
 
     @property
@@ -31,13 +31,13 @@ class Reply:
 
     @property
     def is_client_error(self) -> bool:
-        """True if the API, or something before it, does not do what it was asked."""
+        """True if the API, or a proxy in front of it, refuses the request."""
         return 400 <= self.status < 500
 
     @property
     def is_server_error(self) -> bool:
         """True if the API failed."""
-        return self.status >= 500  # and the codes beyond 599 that some gateways make up
+        return self.status >= 500  # including codes over 599, which some gateways invent
 
     @property
     def text(self) -> str:
@@ -46,7 +46,7 @@ class Reply:
 
     @property
     def body(self) -> JSON:
-        """The body as JSON; None if it is none."""
+        """The body as JSON, or None."""
         try:
             return json.loads(self.content)
         except (ValueError, RecursionError):
@@ -54,16 +54,16 @@ class Reply:
 
     @property
     def is_json(self) -> bool:
-        """True if the body is JSON, or empty: an API wrote it, and no proxy on the way."""
+        """True if the body is JSON or empty: then the API wrote it, not a proxy."""
         return not self.content or self.body is not None or self.content.strip() == b"null"
 
     @property
     def date(self) -> float | None:
-        """The time by the API's clock, in seconds since 1970, if it tells."""
+        """The time of the API's clock in seconds since 1970, if the reply has it."""
         return _seconds_of(self.headers.get("date"))
 
     def as_json(self) -> Mapping[str, JSON]:
-        """Return it for expressions."""
+        """Return the reply for expressions."""
         body = self.body
         return {
             "status": self.status,
@@ -74,7 +74,7 @@ class Reply:
 
 
 def retry_after(reply: Reply, now: float) -> float | None:
-    """Return the seconds that the header Retry-After asks for, as a number or a date by the API's clock."""
+    """Return the seconds in the header Retry-After, which is a number or a date by the API's clock."""
     written = reply.headers.get("retry-after")
     if written is None:
         return None
@@ -85,7 +85,7 @@ def retry_after(reply: Reply, now: float) -> float | None:
 
 
 def _seconds_of(date: str | None) -> float | None:
-    """Return an HTTP date in seconds since 1970; None if it is none."""
+    """Return an HTTP date in seconds since 1970, or None for another text."""
     try:
         return None if date is None else parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""The settings of an HTTP engine: where the API is, who we are there, and its definition."""
+"""The settings of an HTTP engine: the address of the API, our credentials, and its definition."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _one_line(secret: SecretStr | None) -> SecretStr | None:
 
 
 class Basic(BaseModel):
-    """A user and a password, or a token in its place."""
+    """A user and a password; a token can replace the password."""
 
     model_config = MODEL
 
@@ -49,12 +49,12 @@ class Basic(BaseModel):
 
     @property
     def secret(self) -> SecretStr:
-        """The part that nobody may see."""
+        """The secret part."""
         return self.password
 
 
 class HeaderSecret(BaseModel):
-    """A secret in a header of its own."""
+    """A secret in a separate header."""
 
     model_config = MODEL
 
@@ -63,7 +63,7 @@ class HeaderSecret(BaseModel):
 
     @property
     def secret(self) -> SecretStr:
-        """The part that nobody may see."""
+        """The secret part."""
         return self.value
 
     @field_validator("value")
@@ -73,7 +73,7 @@ class HeaderSecret(BaseModel):
 
 
 class ClientCredentials(BaseModel):
-    """OAuth 2 client credentials (RFC 6749, section 4.4); the token is renewed in time."""
+    """OAuth 2 client credentials (RFC 6749, section 4.4); the token is renewed before it expires."""
 
     model_config = MODEL
 
@@ -85,7 +85,7 @@ class ClientCredentials(BaseModel):
 
     @property
     def secret(self) -> SecretStr:
-        """The part that nobody may see."""
+        """The secret part."""
         return self.client_secret
 
     @field_validator("token_url")
@@ -95,7 +95,7 @@ class ClientCredentials(BaseModel):
 
 
 class GitHubApp(BaseModel):
-    """A GitHub App, as its installation in one account; tokens last an hour and are renewed in time."""
+    """A GitHub App's installation in one account; tokens last an hour and are renewed before they expire."""
 
     model_config = MODEL
 
@@ -105,12 +105,12 @@ class GitHubApp(BaseModel):
 
     @property
     def secret(self) -> SecretStr:
-        """The part that nobody may see."""
+        """The secret part."""
         return self.private_key
 
 
 class Login(BaseModel):
-    """A user and a password for which the API gives out a token, as Airflow does."""
+    """A user and a password that the API exchanges for a token, as Airflow does."""
 
     model_config = MODEL
 
@@ -120,12 +120,12 @@ class Login(BaseModel):
 
     @property
     def secret(self) -> SecretStr:
-        """The part that nobody may see."""
+        """The secret part."""
         return self.password
 
 
 class CloudIdentity(BaseModel):
-    """The identity that a cloud gives to a workload, a machine or a person who has logged in there."""
+    """The identity that a cloud gives to a workload, a machine or a logged-in person."""
 
     model_config = MODEL
 
@@ -133,7 +133,7 @@ class CloudIdentity(BaseModel):
 
 
 class Auth(BaseModel):
-    """The credentials for the API; one of these."""
+    """The credentials for the API: one of these."""
 
     model_config = MODEL
 
@@ -206,12 +206,12 @@ class Rate(BaseModel):
 
 
 def _not_required_with_a_preset(schema: dict[str, Any]) -> None:
-    """Relax the JSON Schema: a preset has what is not written."""
+    """Relax the JSON Schema: a preset can supply the other settings."""
     schema["required"] = ["url"]
 
 
 class HttpSettings(ApiDefinition):
-    """One job API: where it is, who we are there, and how it is spoken to."""
+    """One job API: its address, our credentials, and its definition."""
 
     model_config = ConfigDict(json_schema_extra=_not_required_with_a_preset)
 
@@ -277,7 +277,7 @@ class HttpSettings(ApiDefinition):
 
     @property
     def definition(self) -> Mapping[str, JSON]:
-        """The part that says how executions are polled, as JSON: a task keeps it from its start on."""
+        """The part that says how executions are polled, as JSON; a task keeps the version of its start."""
         found: Mapping[str, JSON] = self.model_dump(
             mode="json", by_alias=True, exclude_none=True, include=set(ApiDefinition.model_fields) - _NOT_OF_A_TASK
         )
@@ -287,7 +287,7 @@ class HttpSettings(ApiDefinition):
 def _is_installed(library: str) -> bool:
     try:
         return find_spec(library) is not None
-    except ModuleNotFoundError:  # not even the package around it
+    except ModuleNotFoundError:  # the package around it is missing
         return False
 
 
@@ -317,7 +317,7 @@ class HttpAction(HttpOptions):
 
 
 def preset_schema() -> Mapping[str, JSON]:
-    """Return the JSON Schema of a preset: any settings, none required, and what it says of itself."""
+    """Return the JSON Schema of a preset: any settings, none required, and its description of itself."""
     schema: dict[str, Any] = HttpSettings.model_json_schema()  # any JSON values
     schema["properties"]["about"] = {
         "type": "object",

@@ -1,4 +1,4 @@
-"""The start of an execution: one request, what its reply says of the key, and the search for the key."""
+"""The start of an execution: one request, what its reply says about the key, and the search for the key."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _LONGEST_KEPT: Final = 64 * 1024  # bytes of a reply in a handle
 
 
 def order_scope(start: Start, settings: HttpSettings) -> Scope:
-    """Return what expressions know of an order."""
+    """Return the scope of expressions about an order."""
     names = order_names(start, settings.settling.total_seconds())
     return Scope(names={**names, "vars": settings.vars})
 
 
 async def start_execution(client: ApiClient, settings: HttpSettings, definition: str, start: Start) -> Handle:
-    """Send the request that starts it, once, and return the handle.
+    """Send the request that starts an execution, once, and return the handle.
 
     Raises:
         StartConflict: the key belongs to another order.
-        EngineRefused: a definite no.
-        EngineUnavailable: nobody knows.
+        EngineRefused: definitely not started.
+        EngineUnavailable: the outcome is unknown.
     """
     how, scope = settings.start, order_scope(start, settings)
     reply = await client.send(how.request, scope, changes=True)
@@ -63,8 +63,8 @@ async def send_message(client: ApiClient, settings: HttpSettings, start: Start) 
     """Send a message to an execution, once, and return a handle with its result.
 
     Raises:
-        EngineRefused: a definite no.
-        EngineUnavailable: nobody knows.
+        EngineRefused: definitely not sent.
+        EngineUnavailable: the outcome is unknown.
     """
     try:
         how, target = settings.actions[start.options["request"]], Handle.parse(start.target or "")
@@ -93,7 +93,7 @@ async def send_message(client: ApiClient, settings: HttpSettings, start: Start) 
 async def find_executions(
     client: ApiClient, settings: HttpSettings, how: Search, definition: str, start: Start
 ) -> Sequence[Handle]:
-    """Return the executions of this key in the API's list, the oldest first.
+    """Return the executions of this key in the API's list, oldest first.
 
     Raises:
         StartConflict: the key belongs to another order.
@@ -108,13 +108,13 @@ async def find_executions(
                 found.append((Handle.of(run_of(each.value(how.handle)), start, settings, definition), each))
         except MappingError as error:
             raise EngineUnavailable(f"its list cannot be read: {error}", silent=False) from None
-    if found:  # the list has the youngest first
+    if found:  # the list has the newest first
         await check_same(client, settings, found[-1][0], start, found[-1][1])
     return [handle for handle, _ in reversed(found)]
 
 
 def _kept(reply: Reply) -> JSON:
-    """Return a reply as it is kept in a handle, without a body that is too long for one."""
+    """Return a reply in the form that a handle keeps, without a body that is too long."""
     body = reply.text if len(reply.content) <= _LONGEST_KEPT else '{"truncated": true}'
     return {"status": reply.status, "body": body}
 
@@ -123,7 +123,7 @@ def _run(written: JSON, scope: Scope, reply: Reply) -> JSON:
     """Return the handle in a reply.
 
     Raises:
-        EngineUnavailable: there is none, though it may have been started.
+        EngineUnavailable: the reply has none, but the execution may have started.
     """
     try:
         run = scope.value(written)
@@ -139,10 +139,10 @@ def _run(written: JSON, scope: Scope, reply: Reply) -> JSON:
 
 
 async def check_same(client: ApiClient, settings: HttpSettings, handle: Handle, start: Start, scope: Scope) -> None:
-    """Check that the execution of a key is of the same order, where the definition says how.
+    """Check that the execution of a key has the same order, if the definition says how.
 
     Raises:
-        StartConflict: it is not.
+        StartConflict: the order differs.
         EngineUnavailable: no answer.
     """
     same = settings.start.same

@@ -48,7 +48,7 @@ from mcp_workflows_mcp.tooling import McpTooling
 from mcp_workflows_mcp.upstream_tasks import UpstreamTasks, task_of
 
 _LONGEST_CALL: Final = timedelta(seconds=10)  # of the core to an engine
-_LONGEST_PAUSE: Final = 60.0  # seconds between two polls that a server can ask for
+_LONGEST_PAUSE: Final = 60.0  # maximum seconds between two polls that a server can demand
 
 _CREDENTIAL: Final = re.compile(r"secret|passw|passphrase|token|key|credential|auth|cookie", re.IGNORECASE)
 
@@ -59,7 +59,7 @@ class McpAdapter(Adapter):
     Settings: ClassVar[type[BaseModel]] = McpSettings
     Options: ClassVar[type[BaseModel]] = McpOptions
     ActionSettings: ClassVar[type[BaseModel] | None] = McpAction
-    starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # unless the definition says more
+    starts: ClassVar[StartGuarantee] = StartGuarantee.ONCE  # the definition may promise more
     tooling: Any = McpTooling  # Any: see `Adapter.tooling`
 
     def __init__(self, settings: McpSettings) -> None:
@@ -80,16 +80,16 @@ class McpAdapter(Adapter):
             self.find, self.settling = partial(self._find, settings.find), _LONGEST_CALL + settings.settling
 
     def remember(self, notes: Notes) -> None:
-        """Keep definitions and open calls there; see `Remembers.remember`."""
+        """Keep definitions and open calls in the notes; see `Remembers.remember`."""
         self._definitions.remember(notes)
         self._calls.notes = notes
 
     @property
     def identity(self) -> str:
-        """The URL, or the program with a digest of all that may lead it elsewhere; see `Adapter.identity`.
+        """The URL, or the program with a digest of what determines its target; see `Adapter.identity`.
 
-        The query of a URL, the arguments of a program and its variables may be secrets, so only the digest has them.
-        It leaves out what is a credential by its name: a new token makes no other engine.
+        The query of a URL, the arguments of a program and its variables may be secrets, so only the digest contains
+        them. The digest omits values with the name of a credential, as a new token does not make another engine.
         """
         settings = self._settings
         place, _, query = (settings.url or Path(settings.command[0]).name).partition("?")
@@ -98,14 +98,14 @@ class McpAdapter(Adapter):
         return f"mcp:{place}#{digest(led)[:12]}" if settings.command or led[2] else f"mcp:{place}"
 
     async def __aenter__(self) -> Self:
-        """Nothing is connected before the first call."""
+        """Connect nothing; the first call does."""
         self._group = await self._exit.enter_async_context(self._upstream.running())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connection; a program is stopped."""
+        """Close the connection, and stop a program."""
         self._group = None
         await self._exit.aclose()
 
@@ -114,7 +114,7 @@ class McpAdapter(Adapter):
         await self._upstream.connection()
 
     async def start(self, start: Start) -> str:
-        """Call the tool that starts it, once; see `Adapter.start`."""
+        """Call the tool that starts an execution, once; see `Adapter.start`."""
         await self._definitions.keep()
         target = None if self.message(start.options) is None else await self._target(start)
         call = self._starts.begin(start, self._definitions.current_digest, self._running, target)
@@ -128,7 +128,7 @@ class McpAdapter(Adapter):
         if call.outcome is None and not asks:
             self._upstream.note_silence()
             if self.promise(start.options) is not StartGuarantee.ONCE:
-                call.scope.cancel()  # it is safe to try again, or to search
+                call.scope.cancel()  # a retry or a search is safe
                 raise EngineUnavailable(self._late())
         await self._calls.keep(call, self._running)
         return Handle.of(HandleKind.CALL, call.id, start, self._definitions.current_digest).text()
@@ -137,7 +137,7 @@ class McpAdapter(Adapter):
         """Return the handle of the execution that a message is for.
 
         Raises:
-            EngineRefused: there is none, or the engine's `actions` have no such message.
+            EngineRefused: there is none, or the engine's `actions` do not have the message.
         """
         if start.options["tool"] not in self._settings.actions:
             known = ", ".join(self._settings.actions) or "none"
@@ -151,7 +151,7 @@ class McpAdapter(Adapter):
         return handle
 
     async def describe(self, ref: Ref) -> Execution:
-        """Poll once, as the definition of its start says; see `Adapter.describe`."""
+        """Poll once, by the definition at its start; see `Adapter.describe`."""
         if kept := self._kept.get(ref.handle):
             return kept
         try:
@@ -167,7 +167,7 @@ class McpAdapter(Adapter):
         return execution
 
     async def _describe(self, ref: Ref) -> tuple[Execution, float]:
-        """Return the execution, and the seconds until the server wants to be asked again."""
+        """Return the execution, and the seconds until the server accepts the next poll."""
         handle = Handle.parse(ref.handle)
         if handle.kind is HandleKind.CALL:
             found = await self._calls.describe(handle.name)
@@ -183,7 +183,7 @@ class McpAdapter(Adapter):
         return seen.execution, 0.0
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Send answers to the questions that are open; see `Adapter.answer`."""
+        """Send answers to open questions; see `Adapter.answer`."""
         self._kept.drop(ref.handle)
         async with self._in_time():
             handle = await self._resolved(ref)
@@ -198,15 +198,15 @@ class McpAdapter(Adapter):
                     await self._send_answer(seen.questions[key], as_object(responses[key]) or {}, ref.principal)
 
     async def _send_answer(self, question: AskedQuestion[Ask], response: Mapping[str, JSON], principal: JSON) -> None:
-        """Deliver a response to an open question; one that was answered meanwhile is ignored.
+        """Deliver a response to an open question; an answered one is ignored.
 
         Raises:
-            EngineRefused: the server does not take it, or the question cannot be declined.
+            EngineRefused: the server does not accept it, or the question cannot be declined.
             EngineUnavailable: it may not have arrived.
         """
         how = question.how
         if how.is_on_engine_page:
-            return  # the person went to the page, or did not; a poll tells
+            return  # the person went to the page or not; a poll shows it
         call = how.send if response.get("action") == "accept" else how.decline
         if call is None:
             raise EngineRefused("this question cannot be declined: cancel the task in its place")
@@ -216,7 +216,7 @@ class McpAdapter(Adapter):
             raise change_error(reply)
 
     async def cancel(self, ref: Ref) -> None:
-        """Ask to cancel it, unless it has ended; see `Adapter.cancel`."""
+        """Request cancellation of an execution, unless it has ended; see `Adapter.cancel`."""
         self._kept.drop(ref.handle)
         async with self._in_time():
             handle = await self._resolved(ref)
@@ -229,10 +229,10 @@ class McpAdapter(Adapter):
                 await self._cancel(definition, handle, ref.options)
 
     async def _cancel(self, definition: ToolsDefinition, handle: Handle, options: Mapping[str, JSON]) -> None:
-        """Ask to cancel an execution of the definition's tools, unless it has ended.
+        """Request cancellation of an execution of the definition's tools, unless it has ended.
 
         Raises:
-            EngineRefused: the definition has no tool for it, or the tool refuses.
+            EngineRefused: the definition has no tool for this, or the tool refuses.
         """
         how = definition.cancel
         if how is None:
@@ -245,7 +245,7 @@ class McpAdapter(Adapter):
             raise change_error(reply)
 
     async def _resolved(self, ref: Ref) -> Handle:
-        """Return the handle that a call has led to, if it has."""
+        """Return the handle to which a call has led, if any."""
         handle = Handle.parse(ref.handle)
         if handle.kind is not HandleKind.CALL:
             return handle
@@ -257,11 +257,11 @@ class McpAdapter(Adapter):
     async def _answer_elicitation(
         self, connection: Connection, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult:
-        """Answer a question of the server once a person has; one whose execution is not certain gets no answer."""
+        """Answer a question of the server after a person has; a question of an uncertain execution gets no answer."""
         task_id = task_of(context)
         if task_id is not None and connection.in_core is not None:
             return await self._calls.elicitations.ask(task_id, params)
-        is_modern = connection.in_core is None  # there a question is the answer to the call, and is asked in its work
+        is_modern = connection.in_core is None  # there a question answers the call, and its work asks it
         call = self._calls.current if is_modern else await self._calls.only_candidate()
         if call is None:
             return types.ElicitResult(action="cancel")
@@ -276,7 +276,7 @@ class McpAdapter(Adapter):
         return Message(name=f"tool {name}") if name else None
 
     def promise(self, options: Mapping[str, JSON]) -> StartGuarantee:
-        """Return what the definition says of a start, or of a message; see `Adapter.promise`."""
+        """Return the guarantee of the definition for a start or a message; see `Adapter.promise`."""
         if self.message(options) is None:
             return self.starts
         action = self._settings.actions.get(options["tool"])
@@ -284,11 +284,11 @@ class McpAdapter(Adapter):
 
     @property
     def allowance(self) -> Allowance:
-        """The polls in a second; see `Limited.allowance`."""
+        """The polls per second; see `Limited.allowance`."""
         return Allowance(polls_per_second=self._settings.polls_per_second, batch_every=_LONGEST_PAUSE, batch=1)
 
     async def _find(self, how: Search, start: Start) -> str | None:
-        """Return the oldest execution of a key, and cancel the later ones; see `Finds.find`."""
+        """Return the oldest execution of a key, and cancel the newer ones; see `Finds.find`."""
         async with self._in_time():
             digest = self._definitions.current_digest
             found = await find_executions(self._upstream, self._settings, how, digest, start)
@@ -307,7 +307,7 @@ class McpAdapter(Adapter):
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncGenerator[None]:
-        """Bound all calls of one verb together."""
+        """Limit the time of all calls of one operation together."""
         try:
             with anyio.fail_after(self._settings.timeout.total_seconds()):
                 yield

@@ -19,10 +19,10 @@ from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows.errors import NotLetIn
 from mcp_workflows_mcp.settings import ClientCredentials, TokenExchange, UpstreamAuth
 
-_RENEWED_BEFORE: Final = 60.0  # seconds before its end
-_SHORTEST: Final = 300.0  # seconds that a token lasts whose server does not say how long
+_RENEWED_BEFORE: Final = 60.0  # seconds before a token expires
+_SHORTEST: Final = 300.0  # lifetime of a token if its server states none, in seconds
 _UNAUTHORIZED: Final = 401
-_TOKEN_SECONDS: Final = 10.0  # for an answer of the authorization server
+_TOKEN_SECONDS: Final = 10.0  # time-out of the authorization server
 _MAY_NEED_A_TOKEN: Final = frozenset({_UNAUTHORIZED, 403})
 _LATER: Final = frozenset({408, 425, 429})
 _SERVER_ERROR: Final = 500
@@ -33,8 +33,8 @@ _ACCESS_TOKEN: Final = "urn:ietf:params:oauth:token-type:access_token"  # noqa: 
 class Credentials(httpx2.Auth):
     """The authentication of all requests to one server, over all connections.
 
-    Errors are `NotLetIn` (there is no token) or of the transport (the authorization server gives no answer): the
-    transport of `mcp_workflows.client` makes each an answer to the one request that needed the token.
+    Errors are `NotLetIn` (there is no token) or of the transport (the authorization server does not answer). The
+    transport of `mcp_workflows.client` makes each the answer to the one request that needed the token.
     """
 
     @staticmethod
@@ -44,7 +44,7 @@ class Credentials(httpx2.Auth):
 
 
 def credentials_of(auth: UpstreamAuth | None, url: str) -> Credentials | None:
-    """Return the authentication of requests to this server; None: there is none."""
+    """Return the authentication of requests to this server, if it has any."""
     if auth is None:
         return None
     if auth.oauth is not None:
@@ -55,7 +55,7 @@ def credentials_of(auth: UpstreamAuth | None, url: str) -> Credentials | None:
 
 
 class _Bearer(Credentials):
-    """A token, or the file that has it now."""
+    """A token, or the file that has the current one."""
 
     def __init__(self, token: str | Path | None) -> None:
         self._token = token
@@ -72,7 +72,7 @@ async def _read(path: Path, setting: str) -> str:
     """Return the token in a file.
 
     Raises:
-        NotLetIn: there is none.
+        NotLetIn: the file has no usable token.
     """
     try:
         token = (await anyio.Path(path).read_text()).strip()
@@ -84,13 +84,13 @@ async def _read(path: Path, setting: str) -> str:
 
 
 class _NoStorage:
-    """Tokens of client credentials are had anew by each process."""
+    """No storage: each process fetches its own tokens of client credentials."""
 
     async def get_tokens(self) -> OAuthToken | None:
         return None
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Keep nothing: the provider has them."""
+        """Keep nothing: the provider has the tokens."""
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         return None
@@ -113,10 +113,10 @@ class _OfClient(Credentials):
         )
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Send the request with the token of now; get one with the provider's flow if that is not let in.
+        """Send the request with the current token; if it is not accepted, get one with the provider's flow.
 
-        The provider's own flow lets one request wait for the answer to another, however long that takes: here it is
-        only told of the refusal, and ended when it has a token.
+        In the provider's own flow, one request waits for the answer to another for an unlimited time. Here the flow
+        only learns of the refusal, and ends when it has a token.
         """
         if self._client.context.is_token_valid():
             self._authorize(request)
@@ -152,11 +152,11 @@ class _OfClient(Credentials):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Token:
     text: str
-    until: float  # of the monotonic clock
+    until: float  # monotonic clock
 
 
 class _Exchanged(Credentials):
-    """A token that is exchanged for the workload's own; had again when it ends, or is not accepted.
+    """A token that is exchanged for the workload's own, again when it expires or is not accepted.
 
     Source: RFC 8693, section 2.
     """
@@ -176,7 +176,7 @@ class _Exchanged(Credentials):
         if response.status_code != _UNAUTHORIZED:
             return
         async with self._lock:
-            if self._token is known:  # no other request has got a new one meanwhile
+            if self._token is known:  # no other request has fetched a new one
                 self._token = None
                 self._token = self._read(await _body_of((yield await self._request())))
             known = self._token
@@ -213,8 +213,8 @@ class _Exchanged(Credentials):
         """Return the token in the answer of the authorization server.
 
         Raises:
-            NotLetIn: it refuses.
-            httpx2.ConnectError: it cannot answer now; the request that needs the token was not sent.
+            NotLetIn: the server refuses.
+            httpx2.ConnectError: the server cannot answer now; the request that needs the token was not sent.
         """
         status = response.status_code
         if status in _LATER or status >= _SERVER_ERROR:

@@ -1,4 +1,4 @@
-"""The MCP server behind an engine: one connection, opened when it is needed, and again when it is lost."""
+"""The MCP server of an engine: one connection, opened when needed, and again after a loss."""
 
 from __future__ import annotations
 
@@ -63,28 +63,28 @@ from mcp_workflows_mcp.settings import McpSettings
 logger = logging.getLogger(__name__)
 
 _DISTRIBUTION: Final = "mcp-workflows"
-_CONNECT_SECONDS: Final = 120.0  # for the handshake: npx and uvx install a program first
-_AGAIN_AFTER: Final = 1.0  # seconds after a failed attempt to connect; twice as many after each further one
+_CONNECT_SECONDS: Final = 120.0  # for the handshake: npx and uvx first install a program
+_AGAIN_AFTER: Final = 1.0  # seconds after a failed attempt to connect; doubles with each attempt
 _LONGEST_PAUSE: Final = 30.0  # seconds between two attempts
-_SILENT: Final = 3  # calls in a row without an answer, after which the connection is given up
-_SILENT_SECONDS: Final = 600.0  # without any answer, after which it is given up though an open call is lost with it
-_LONGEST_LINE: Final = 400  # characters of a line of a program's standard error that are kept
-_LAST_WORDS_SECONDS: Final = 1.0  # for the rest of it, once the program has ended
+_SILENT: Final = 3  # consecutive calls without an answer, after which the connection is given up
+_SILENT_SECONDS: Final = 600.0  # seconds without any answer until even a connection with open calls is given up
+_LONGEST_LINE: Final = 400  # characters to keep of a line of a program's standard error
+_LAST_WORDS_SECONDS: Final = 1.0  # for the rest of it, after the program has ended
 _READ_AT_A_TIME: Final = 8192  # bytes of such a line
 _MOST_PAGES: Final = 100  # of a list of tools
 _MOST_TOOLS: Final = 10_000
-_LIST_AGAIN_AFTER: Final = 5.0  # seconds between two lists that the server's notifications lead to
+_LIST_AGAIN_AFTER: Final = 5.0  # the fields of a list besides its tools
 _LIST: Final = "tools/list"
 _PAGE: Final = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}  # of a list, besides its tools
 _MOST_NAMES: Final = 20  # of tools in a text
 _LONGEST_NAME: Final = 100  # characters
 
-MAX_LINE: Final = 32 * 2**20  # bytes of a line that a program writes
-_LINES: Final = "mcp_workflows_lines"  # the name of the codec that bounds them
-_GIVE_UP: ContextVar[Callable[[], None]] = ContextVar("mcp_workflows_mcp_give_up")  # the connection that is opened here
+MAX_LINE: Final = 32 * 2**20  # bytes in a line of a program
+_LINES: Final = "mcp_workflows_lines"  # the name of the codec that limits lines
+_GIVE_UP: ContextVar[Callable[[], None]] = ContextVar("mcp_workflows_mcp_give_up")  # of the new connection
 
 _BREAKS: Final = (OSError, RuntimeError, ValueError, MCPError, ClientError, httpx2.HTTPError, ExceptionGroup)
-"""Errors of a connection; a group has any of them, or of the transport's own."""
+"""Errors of a connection; a group contains any of them, or errors of the transport."""
 
 ElicitationHandler: TypeAlias = Callable[
     ["Connection", ClientRequestContext, types.ElicitRequestParams], Awaitable[types.ElicitResult]
@@ -93,25 +93,25 @@ ElicitationHandler: TypeAlias = Callable[
 
 
 class _LineDecoder(IncrementalDecoder):
-    """The decoder of a program's output, which gives up a program that writes a line without an end.
+    """The decoder of a program's output, which gives up a program if a line is too long.
 
-    The SDK reads a line of any length into memory, and takes a codec by its name.
+    The SDK reads lines of any length into memory, and takes a codec by name.
     """
 
     def __init__(self, errors: str = "strict") -> None:
         super().__init__(errors)
         self._give_up = _GIVE_UP.get()
-        self._length = 0  # bytes of the line that is being read
+        self._length = 0  # bytes of the current line
 
     def decode(  # Any: bytes
         self,
-        input: Any,  # noqa: A002  # as codecs have it
-        final: bool = False,  # likewise
+        input: Any,  # noqa: A002  # as in codecs
+        final: bool = False,  # as in codecs
     ) -> str:
         """Decode a part of the output.
 
         Raises:
-            BrokenResourceError: its line is too long; the connection is given up.
+            BrokenResourceError: the line is too long; the connection is given up.
         """
         end = input.rfind(b"\n")
         self._length = self._length + len(input) if end < 0 else len(input) - end - 1
@@ -131,14 +131,14 @@ codecs.register(_find_codec)
 
 
 async def _ignore(_: TaskState) -> None:
-    """Hear of a task's state: the poller polls by itself."""
+    """Ignore a task's state: the poller polls by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """An open connection, and the tasks of its revision."""
+    """An open connection, and the tasks of its protocol revision."""
 
-    over: anyio.Event  # set it to give the connection up
+    over: anyio.Event  # set it to give up the connection
     client: Client
     tasks: TasksClient
     in_core: InCoreTaskRequests | None  # of 2025-11-25
@@ -151,14 +151,14 @@ class Connection:
 
     @property
     def task_requests(self) -> TaskRequests:
-        """The requests about tasks of the extension; none is sent again, as the poller polls again."""
+        """The requests about tasks of the extension; none is repeated, as the poller polls again."""
         return TaskRequests(session=self.client.session, timeout=0.0)
 
     async def tools(self) -> Mapping[str, types.Tool]:
-        """Return the tools of the server, by name, as they are now; of a list that never ends, the first ones.
+        """Return the current tools of the server by name; of an endless list, the first ones.
 
         Raises:
-            MCPError: no list.
+            MCPError: the server returns no list.
         """
         found: dict[str, types.Tool] = {}
         cursor: str | None = None
@@ -180,15 +180,15 @@ class _Attempt:
     connection: Connection | None = None
     error: EngineError | None = None
     again_at: float = 0.0
-    silent: int = 0  # calls in a row without an answer
-    answered_at: float = field(default_factory=anyio.current_time)  # the last time
+    silent: int = 0  # consecutive calls without an answer
+    answered_at: float = field(default_factory=anyio.current_time)  # time of the last answer
 
 
 class Upstream:
     """One MCP server."""
 
     def __init__(self, settings: McpSettings, calls: OpenCalls, answer_elicitation: ElicitationHandler) -> None:
-        """`calls` are those that would be lost with the connection."""
+        """`calls` are those that a lost connection would lose."""
         self._settings = settings
         self._credentials = credentials_of(settings.auth, settings.url or "")
         self._calls = calls
@@ -198,11 +198,11 @@ class Upstream:
         self._tools: Mapping[str, types.Tool] = {}
         self._is_stale = True
         self._listed_at = -math.inf
-        self._failures = 0  # attempts to connect in a row
+        self._failures = 0  # consecutive failed attempts to connect
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[TaskGroup]:
-        """Be usable while this is entered; yield the group of the tasks that run beside calls."""
+        """Enable use while this is entered; yield the group of the tasks that run beside calls."""
         async with anyio.create_task_group() as self._tasks:
             yield self._tasks
             self._tasks.cancel_scope.cancel()
@@ -213,7 +213,7 @@ class Upstream:
         """Return the open connection.
 
         Raises:
-            EngineUnavailable: there is none now; nothing was sent.
+            EngineUnavailable: there is no connection now; nothing was sent.
         """
         attempt = self._attempt
         if attempt is None or self._is_worn_out(attempt):
@@ -281,7 +281,7 @@ class Upstream:
                     _GIVE_UP.set(give_up)
                     async with self._client(tasks, answer, stderr, over) as client:
                         handshake.deadline = math.inf
-                        setattr(client.session, "validate_tool_result", _accept)  # noqa: B010  # it is no field
+                        setattr(client.session, "validate_tool_result", _accept)  # noqa: B010  # it is not a field
                         _skip_malformed_tools(client)
                         is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
                         in_core = None if is_modern else InCoreTaskRequests(client.session, _ignore)
@@ -316,10 +316,10 @@ class Upstream:
     # --- tools
 
     async def tools(self, *, fresh: bool = False) -> Mapping[str, types.Tool]:
-        """Return the tools of the server by name; `fresh`: ask it again.
+        """Return the tools of the server by name; `fresh`: list them again.
 
         Raises:
-            EngineUnavailable: it gives no list now; nothing was sent besides.
+            EngineUnavailable: the server returns no list now; nothing else was sent.
         """
         connection = await self.connection()
         is_due = self._is_stale and anyio.current_time() >= self._listed_at + _LIST_AGAIN_AFTER
@@ -340,8 +340,8 @@ class Upstream:
         """Return a tool of the server.
 
         Raises:
-            EngineRefused: it has none of this name.
-            EngineUnavailable: it gives no list now.
+            EngineRefused: the server has no tool of this name.
+            EngineUnavailable: the server returns no list now.
         """
         found = (await self.tools()).get(name) or (await self.tools(fresh=True)).get(name)
         if found is None:
@@ -352,7 +352,7 @@ class Upstream:
         """Call a tool, once, and return its reply.
 
         Raises:
-            EngineRefused: the call cannot be made of these values, or the server knows no such tool or arguments.
+            EngineRefused: these values make no valid call, or the server does not know the tool or the arguments.
             EngineUnavailable: no answer.
         """
         name, arguments = render_call(how, scope)
@@ -374,10 +374,10 @@ class Upstream:
         return self.reply(result, tool, how)
 
     async def read(self, how: ToolCall, scope: Scope) -> Reply:
-        """Call a tool that changes nothing; without its reply nothing is known.
+        """Call a tool that changes nothing; without its reply, the result is unknown.
 
         Raises:
-            EngineUnavailable: no answer, or the call cannot be made of these values.
+            EngineUnavailable: no answer, or these values make no valid call.
         """
         try:
             return await self.call(how, scope)
@@ -390,7 +390,7 @@ class Upstream:
 
     @asynccontextmanager
     async def translated(self, *, sent: bool = True) -> AsyncGenerator[None]:
-        """Translate errors of a request; note whether the server still answers.
+        """Translate the errors of a request, and record whether the server still answers.
 
         Raises:
             EngineRefused, EngineUnavailable: see `errors`.
@@ -410,15 +410,15 @@ class Upstream:
         self._count(attempt, has_answered=True)
 
     def note_silence(self) -> None:
-        """Note that a call got no answer in time."""
+        """Record that a call got no answer in time."""
         attempt = self._attempt
         if attempt is not None and attempt.connection is not None:
             self._count(attempt, has_answered=False)
 
     def _count(self, attempt: _Attempt, *, has_answered: bool) -> None:
-        """Give up a connection on which several calls in a row got no answer.
+        """Give up a connection after several consecutive calls without an answer.
 
-        If a call is open that would be lost with it, the connection is given much more time.
+        If the connection has an open call that would be lost, it gets much more time.
         """
         if has_answered:
             attempt.silent, attempt.answered_at = 0, anyio.current_time()
@@ -435,7 +435,7 @@ def render_call(how: ToolCall, scope: Scope) -> tuple[str, dict[str, JSON]]:
     """Return the name of the tool, and its arguments.
 
     Raises:
-        EngineRefused: they cannot be made of these values.
+        EngineRefused: these values make no valid call.
     """
     try:
         name, arguments = scope.text(how.tool), as_object(scope.value(how.args))
@@ -447,7 +447,7 @@ def render_call(how: ToolCall, scope: Scope) -> tuple[str, dict[str, JSON]]:
 
 
 def _log_differences(before: Mapping[str, types.Tool], now: Mapping[str, types.Tool]) -> None:
-    """Log what has changed in the server's list of tools."""
+    """Log changes in the server's list of tools."""
     if not before:
         return
     changed = [name for name in before.keys() & now.keys() if before[name].input_schema != now[name].input_schema]
@@ -457,14 +457,14 @@ def _log_differences(before: Mapping[str, types.Tool], now: Mapping[str, types.T
 
 
 def hint_for(name: str, tools: Iterable[str]) -> str:
-    """Return what may be meant by the name of a tool that is not there."""
+    """Return what an unknown tool name may mean."""
     listed = list(tools)
     meant = closest(name, listed)
     return f"did you mean {cleaned(meant, _LONGEST_NAME)!r}?" if meant else f"it has {named(listed)}"
 
 
 def named(tools: Iterable[str]) -> str:
-    """Return the names of tools as a text for people, which some servers would like to write themselves."""
+    """Return the names of tools as a text for people, cleaned, as a server may put text for people into names."""
     names = sorted(tools)
     shown = [" ".join(cleaned(name, _LONGEST_NAME).split()) for name in names[:_MOST_NAMES]]
     return (
@@ -473,15 +473,15 @@ def named(tools: Iterable[str]) -> str:
 
 
 async def _accept(name: str, result: types.CallToolResult) -> None:
-    """Take a result as it is: the definition says how it is read.
+    """Accept any result: the definition says how to read it.
 
-    The SDK checks results against the output schema of the tool, in unbounded time (its `pattern` is a regular
-    expression of the server), and a result that does not fit would be lost though an execution was started.
+    The SDK checks results against the output schema of the tool, in unlimited time (its `pattern` is a regular
+    expression of the server). A result that does not match would be lost although an execution was started.
     """
 
 
 def _skip_malformed_tools(client: Client) -> None:
-    """Leave malformed tools out of each list before the SDK sees it: it refuses a whole list because of one of them."""
+    """Remove malformed tools from each list before the SDK reads it: one of them makes the SDK refuse the list."""
     dispatcher: Any = getattr(client.session, "_dispatcher")  # noqa: B009  # Any: private; the SDK has no other way in
     send, version = dispatcher.send_raw_request, client.protocol_version
 
@@ -504,8 +504,8 @@ def _skip_malformed_tools(client: Client) -> None:
 
 
 @asynccontextmanager
-async def _watched(transport: Transport, over: anyio.Event) -> AsyncGenerator[Any]:  # Any: the SDK keeps that type
-    """Set `over` when a program ends, so that no call is sent to one that is gone."""
+async def _watched(transport: Transport, over: anyio.Event) -> AsyncGenerator[Any]:  # Any: private to the SDK
+    """Set `over` when a program ends, so that no call is sent to an ended program."""
     async with transport as (read, write):
         yield _Watched(read, over), write
 
@@ -513,7 +513,7 @@ async def _watched(transport: Transport, over: anyio.Event) -> AsyncGenerator[An
 class _Watched:
     """The messages of a program; `over` is set after the last one."""
 
-    def __init__(self, messages: Any, over: anyio.Event) -> None:  # Any: the SDK keeps that type for itself
+    def __init__(self, messages: Any, over: anyio.Event) -> None:  # Any: the SDK does not export the type
         self._messages = messages
         self._over = over
 
@@ -547,7 +547,7 @@ class _Watched:
 
 
 class _Stderr:
-    """The standard error of a program: it is logged, and its last line tells why the program does not start."""
+    """The standard error of a program: it is logged, and its last line explains a failed start."""
 
     def __init__(self) -> None:
         read, write = os.pipe()
@@ -560,7 +560,7 @@ class _Stderr:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.file.close()  # the thread ends when the program has closed its end, too
+        self.file.close()  # the thread ends when the program has closed its end
 
     def _copy(self, read: int) -> None:
         with os.fdopen(read, "rb") as lines:
@@ -571,7 +571,7 @@ class _Stderr:
                     logger.debug("a program says: %s", text)
 
     async def last_line(self) -> str:
-        """Return the last line of a program that has ended; empty if there is none."""
+        """Return the last line of an ended program, or an empty text."""
         self.file.close()
         await anyio.to_thread.run_sync(self._thread.join, _LAST_WORDS_SECONDS)
         return self._lines[-1] if self._lines else ""

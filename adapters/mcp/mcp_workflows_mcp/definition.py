@@ -1,4 +1,4 @@
-"""The definition of split tools: which tools of a server start, describe, answer and cancel an execution.
+"""The definition of split tools: the tools of a server that start, describe, answer and cancel an execution.
 
 Expressions see `reply` (the structured content of a result, else the JSON or the named parts of its text) and `error`
 (the text of a result with `isError`). See `mcp_workflows.kit.definition` for how a reply is read.
@@ -89,7 +89,7 @@ class DescribeCall(Reading, ToolCall):
 
 
 class Cancel(ToolCall):
-    """The cancellation of an execution. It is polled first, and nothing is called for one that has ended."""
+    """The cancellation of an execution. It is polled first; nothing is called if it has ended."""
 
     late_if: Text | None = Field(
         default=None,
@@ -98,7 +98,7 @@ class Cancel(ToolCall):
 
 
 class Ask(EngineQuestion):
-    """A question that an execution asks people, as the tools of the server tell it."""
+    """A question of an execution to people, in the terms of the server's tools."""
 
     send: ToolCall | None = Field(default=None, description="The call that delivers an answer, `answer.NAME`.")
     decline: ToolCall | None = Field(
@@ -111,7 +111,7 @@ class Ask(EngineQuestion):
 
 
 class Action(ToolCall):
-    """A message to an execution that runs; a tool sends it in its `actions`, as `{tool: NAME}`."""
+    """A message to a running execution; a tool sends it in its `actions`, as `{tool: NAME}`."""
 
     tool: Text = Field(default="", description="The name of the tool. Default: the name of the message.")
     sends: Sends = Field(default=StartGuarantee.ONCE, description=SENDS)
@@ -129,7 +129,7 @@ class Search(ToolCall):
 
 
 class ToolsDefinition(BaseModel):
-    """The tools of a server that belong to one execution; without `describe`, tools that are tasks by themselves."""
+    """The tools of a server for one execution; without `describe`, tools that themselves return tasks or results."""
 
     model_config = MODEL
 

@@ -1,4 +1,4 @@
-"""The state of an execution, by the tools of the definition."""
+"""The state of an execution, read with the tools of the definition."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from mcp_workflows_mcp.reply import Reply
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """The state of an execution, and what expressions know by then."""
+    """The state of an execution, and the scope of expressions at that point."""
 
     execution: Execution
     scope: Scope
     questions: Mapping[str, AskedQuestion[Ask]] = field(default_factory=dict[str, AskedQuestion[Ask]])
-    unmapped: str | None = None  # the word for the status that no map names
+    unmapped: str | None = None  # the status word, if no map contains it
 
 
 async def describe(
     upstream: Upstream, definition: ToolsDefinition, handle: Handle, options: Mapping[str, JSON]
 ) -> Observation:
-    """Poll once, with all calls that the definition asks for.
+    """Poll once, with all calls of the definition.
 
     Raises:
-        ExecutionNotFound: there is none, and it is not too young to be seen.
-        EngineUnavailable: no answer, or none that tells the status.
+        ExecutionNotFound: it does not exist, and is old enough to be visible.
+        EngineUnavailable: no answer, or one without the status.
     """
     how, scope = definition.describe, handle.scope(options)
     if how is None:
@@ -92,10 +92,10 @@ def _is_gone(how: DescribeCall, scope: Scope) -> bool:
 
 
 def _check_id(how: DescribeCall, handle: Handle, scope: Scope) -> None:
-    """Check that the reply is about this execution, where the definition says how.
+    """Check that the reply is about this execution, if the definition says how.
 
     Raises:
-        EngineUnavailable: it is about another one.
+        EngineUnavailable: the reply is about another execution.
     """
     if how.id is not None and lenient(partial(scope.text, how.id)) != handle.name:
         raise EngineUnavailable(f"its tool was asked about {handle.shown}, and told of another one", silent=False)

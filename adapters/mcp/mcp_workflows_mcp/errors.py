@@ -1,4 +1,4 @@
-"""The meaning of what goes wrong with another MCP server: the one table of this adapter.
+"""The meaning of the errors of an MCP server: the table of this adapter.
 
 Sources: JSON-RPC 2.0, section 5.1; MCP, tools, error handling.
 """
@@ -41,19 +41,19 @@ _SESSION_ENDED: Final = "Session terminated"
 _HTTP_ERROR: Final = "Server returned an error response"  # of the SDK: a status of 400 or more without JSON-RPC
 _IS_SESSION: Final = re.compile(r"\bsession\b", re.IGNORECASE)
 _OF_SESSIONS: Final = frozenset({types.CONNECTION_CLOSED, types.REQUEST_TIMEOUT, types.INVALID_REQUEST})
-"""Codes with which servers say that they know no such session, as those of the TypeScript SDK do after a restart."""
+"""Codes of servers that do not know the session, such as those of the TypeScript SDK after a restart."""
 _REFUSED: Final[Mapping[int, bool]] = {
     types.INVALID_PARAMS: True,
     types.METHOD_NOT_FOUND: False,
     types.URL_ELICITATION_REQUIRED: False,
 }
-"""JSON-RPC errors that are a definite no; True: to the input itself."""
+"""JSON-RPC errors that are definite refusals; True: because of the input."""
 _IS_REFUSAL: Final = re.compile(
     r"\b4(?!08|25|29)\d\d\b|validation error|invalid (arguments?|params?|parameters?|input)|unknown tool"
     r"|unauthori[sz]ed|forbidden|permission denied|bad request",
     re.IGNORECASE,
 )
-"""Texts of an error that say that nothing was done; with any other text it may have been."""
+"""Texts of errors that say that nothing was done; any other text leaves it unknown."""
 
 
 UNEXPECTED: Final = (
@@ -73,34 +73,35 @@ UNEXPECTED: Final = (
     anyio.EndOfStream,
     httpx2.HTTPError,
 )
-"""Errors of our own making, or of the SDK's, that nothing should lead to."""
+"""Errors in our code or the SDK's that no input should cause."""
 
 
 def ends_connection(error: BaseException) -> bool:
-    """True if the connection is good for nothing any more."""
+    """True if the connection is unusable."""
     if isinstance(error, ServerUnreachable):
         return f"({OVER})" in str(error)
     return isinstance(error, MCPError) and error.message in {OVER, _SESSION_ENDED}
 
 
 def knows_no_session(error: BaseException) -> bool:
-    """True if a server over HTTP seems to say that it does not know the session; it may have been restarted."""
+    """True if a server over HTTP probably does not know the session; it may have restarted."""
     return isinstance(error, MCPError) and error.code in _OF_SESSIONS and bool(_IS_SESSION.search(error.message))
 
 
 def is_no_answer(error: BaseException) -> bool:
-    """True if HTTP answered in place of the server: a proxy did, or the server does not know the session any more."""
+    """True if HTTP answered instead of the server: a proxy did, or the server does not know the session."""
     return isinstance(error, MCPError) and error.message == _HTTP_ERROR
 
 
 def is_reply(error: MCPError) -> bool:
-    """True if a JSON-RPC error is the server's answer to a call; False: nobody knows, or nothing was let in."""
+    """True if a JSON-RPC error is the server's answer to a call; False: the outcome is unknown, or we have no
+    access."""
     is_lost = error.code in LOST - {types.INTERNAL_ERROR} or error.message == _SESSION_ENDED or is_no_answer(error)
     return not (is_lost or isinstance(error, ClientError) or error.message.startswith(_NOT_LET_IN))
 
 
 def request_error(error: BaseException, *, sent: bool = True) -> EngineError:
-    """Return what an error of one request means; `sent`: it may have done something."""
+    """Return the meaning of a request's error; `sent`: the request may have had an effect."""
     said = _said(error)
     match error:
         case TaskNotFound():
@@ -131,7 +132,7 @@ def _mcp_error(error: MCPError, said: str, *, sent: bool) -> EngineError:
 
 
 def connection_error(error: BaseException, last_line: str) -> EngineError:
-    """Return what an error of a connection means; `last_line` is what the program said last."""
+    """Return the meaning of a connection's error; `last_line` is the last output of the program."""
     match found := bare(error):
         case EngineError():
             return found
@@ -159,7 +160,7 @@ def connection_error(error: BaseException, last_line: str) -> EngineError:
 
 
 def change_error(reply: Reply) -> EngineError:
-    """Return what a start, an answer or a cancellation means whose result is an error."""
+    """Return the error for an error result of a start, an answer or a cancellation."""
     text = f"its tool answered with an error: {reply.reason}"
     if reply.code is not None and reply.code in _REFUSED:
         return EngineRefused(text, final=_REFUSED[reply.code])
@@ -167,15 +168,15 @@ def change_error(reply: Reply) -> EngineError:
 
 
 def describe_error(reply: Reply) -> EngineUnavailable:
-    """Return what a poll means whose result is an error."""
+    """Return the error for an error result of a poll."""
     return EngineUnavailable(f"its tool answered with an error: {reply.reason}", silent=False)
 
 
 def holds(condition: str | None, scope: Scope) -> bool:
-    """Return True if a reply says what this condition is for; no condition is never true.
+    """Return whether the condition holds for a reply; no condition never holds.
 
     Raises:
-        EngineUnavailable: the condition does not work on this reply.
+        EngineUnavailable: the condition fails on this reply.
     """
     try:
         return condition is not None and scope.is_true(condition)

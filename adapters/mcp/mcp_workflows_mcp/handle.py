@@ -1,4 +1,4 @@
-"""The handle of an execution: its id in the server's words, and what is needed to poll it later on."""
+"""The handle of an execution: the server's id, and what later polls need."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _LONGEST_SHOWN: Final = 200  # characters
 
 
 class HandleKind(StrEnum):
-    """The way in which an execution is polled."""
+    """The way to poll an execution."""
 
     SPLIT = "split"  # by the tools of the definition
-    TASK = "task"  # it is a task of the server's own
-    CALL = "call"  # its call has not ended yet, or has ended with its result
+    TASK = "task"  # by a task of the server
+    CALL = "call"  # its call is open, or has ended with its result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,11 @@ class Handle:
     """One execution."""
 
     kind: HandleKind
-    run: JSON  # SPLIT: as `start.handle` says, a text or an object of several parts; else an id
+    run: JSON  # SPLIT: as in `start.handle`, a text or an object of several parts; otherwise an id
     workflow: str
     at: float  # when it was ordered, in seconds since 1970
-    definition: str  # the digest of the definition of that time
-    reply: JSON = None  # of a start that was finished at once: in place of a poll
+    definition: str  # the digest of the definition at its start
+    reply: JSON = None  # the reply of a start that has ended at once: replaces a poll
 
     @classmethod
     def of(cls, kind: HandleKind, run: JSON, start: Start, definition: str, reply: JSON = None) -> Self:
@@ -48,7 +48,7 @@ class Handle:
         """Read a handle.
 
         Raises:
-            ExecutionNotFound: it is none.
+            ExecutionNotFound: the text is not a handle.
         """
         try:
             found: Any = json.loads(text)
@@ -60,12 +60,12 @@ class Handle:
         return cls(kind=HandleKind(found["kind"]), **fields)  # pyright: ignore[reportUnknownArgumentType]
 
     def text(self) -> str:
-        """Return it as the core stores it."""
+        """Return the text that the core stores."""
         return json.dumps({"v": _VERSION, **asdict(self)}, sort_keys=True, separators=(",", ":"))
 
     @property
     def name(self) -> str:
-        """The id as text."""
+        """The id as a text."""
         return self.run if isinstance(self.run, str) else json.dumps(self.run, sort_keys=True)
 
     @property
@@ -74,7 +74,7 @@ class Handle:
         return cleaned(" ".join(self.name.split()), _LONGEST_SHOWN)
 
     def scope(self, options: Mapping[str, JSON]) -> Scope:
-        """Return what expressions know of it."""
+        """Return the scope of expressions about it."""
         return Scope(
             names={
                 "handle": self.run,
@@ -86,12 +86,12 @@ class Handle:
         )
 
     def is_younger_than(self, seconds: float) -> bool:
-        """Return True if it was ordered less than so many seconds ago."""
+        """Return True if it was ordered less than this many seconds ago."""
         return time.time() - self.at < seconds
 
 
 def run_of(found: JSON) -> JSON:
-    """Return what a reply has as the id, a text or a number; None if it, or a part of it, is missing or no id."""
+    """Return the id in a reply, a text or a number; None if it or a part of it is missing or not an id."""
     parts = as_object(found)
     if parts is not None:
         named = {name: run_of(part) for name, part in parts.items()}

@@ -1,7 +1,7 @@
-"""Calls that have not ended yet, of tools that ask first or that take long and are no tasks; questions of the server.
+"""Open calls of tools that ask first or take long and are not tasks, and the questions of the server.
 
-A call lives in one process, and is lost with it. What is known of it is kept in the store, so that other replicas can
-show it, and pass on answers and a cancellation to the process that has it.
+A call lives in one process, and is lost with it. Its state is kept in the store, so that other replicas can show it,
+and can forward answers and a cancellation to its process.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from mcp_workflows_mcp.reply import failure_of
 
 logger = logging.getLogger(__name__)
 
-_KEPT_OPEN: Final = timedelta(days=400)  # longer than tasks live
+_KEPT_OPEN: Final = timedelta(days=400)  # longer than the lifetime of tasks
 _KEPT_RESULT: Final = timedelta(days=30)
 _PASSED_ON: Final = timedelta(days=1)
-_NOTE_EVERY: Final = 10.0  # seconds between two notes that a call is still open
-_LOST_AFTER: Final = 35.0  # seconds without such a note: its process is gone
-_LISTEN_EVERY: Final = 1.0  # seconds between two polls for answers that another replica took
-_CANDIDATES_SECONDS: Final = 60.0  # for all calls but one to end, so that a question must be of that one
-_MOST: Final = 1000  # ended calls that are remembered here
-_ABANDONED_SECONDS: Final = 600.0  # in which a request that nobody waits for any more may still lead to a question
-_CANCELLED_SECONDS: Final = 10.0  # the same of a call whose cancellation the server was told of: it should stop
-MOST_QUESTIONS: Final = 20  # questions of one execution that are open at a time
+_NOTE_EVERY: Final = 10.0  # seconds between two notes of an open call
+_LOST_AFTER: Final = 35.0  # seconds without such a note, after which its process counts as ended
+_LISTEN_EVERY: Final = 1.0  # seconds between two polls for answers that another replica received
+_CANDIDATES_SECONDS: Final = 60.0  # for all calls except one to end, so that a question must belong to that one
+_MOST: Final = 1000  # ended calls to remember in this process
+_ABANDONED_SECONDS: Final = 600.0  # in which an abandoned request may still lead to a question
+_CANCELLED_SECONDS: Final = 10.0  # the same for a call whose cancellation the server knows: it should stop
+MOST_QUESTIONS: Final = 20  # open questions of one execution
 _MOST_QUESTIONS_IN_ALL: Final = 1000
 _LONGEST_QUESTION: Final = 50_000  # characters of a question as JSON
 _METHOD: Final = "elicitation/create"
-_LARGEST_RESULT: Final = 8 * 2**20  # characters of a result as JSON that is kept
+_LARGEST_RESULT: Final = 8 * 2**20  # characters of a result as JSON
 UNKNOWN: Final = "OutcomeUnknown"
 _LOST: Final = "outcome unknown: the process that waited for the server's answer is gone"
 
@@ -60,10 +60,10 @@ class _Elicitation:
 
 
 class Elicitations:
-    """The open questions by execution (an id of a call or of a task), each under a key that is never used again."""
+    """The open questions by execution (an id of a call or of a task), each with a key that is never reused."""
 
     def __init__(self, changed: Callable[[str], None], *, is_local: bool) -> None:
-        """`changed` is called with the execution whose questions have changed.
+        """`changed` is called with the execution whose questions changed.
 
         A server that `is_local` may send people to http pages of this machine.
         """
@@ -72,9 +72,10 @@ class Elicitations:
         self._changed = changed
 
     async def ask(self, execution: str, params: types.ElicitRequestParams) -> types.ElicitResult:
-        """Return the answer to a question of this execution, once there is one.
+        """Return the answer to a question of this execution, after a person gives it.
 
-        A server that asks too much, or sends people to an unsafe address, gets `cancel` for an answer.
+        A server that asks too many or too large questions, or sends people to an unsafe address, gets the answer
+        `cancel`.
         """
         written = mask_known(params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta", "task"}))
         if isinstance(params, types.ElicitRequestURLParams) and safe_link(params.url, local=self._is_local) is None:
@@ -102,7 +103,7 @@ class Elicitations:
         return {key: InputRequest(method=_METHOD, params=each.params) for key, each in questions.items()}
 
     def answer(self, execution: str, responses: Mapping[str, JSON]) -> None:
-        """Answer open questions; those that are not open are ignored."""
+        """Answer open questions; others are ignored."""
         questions = self._open.get(execution, {})
         for key in responses.keys() & questions.keys():
             question = questions[key]
@@ -116,7 +117,7 @@ class Elicitations:
             question.answered.set()
 
     def close(self, execution: str) -> None:
-        """Answer the open questions of an execution that has ended: nobody will."""
+        """Answer the open questions of an ended execution with `cancel`, as nobody else will."""
         for question in self._open.get(execution, {}).values():
             question.answered.set()
 
@@ -131,16 +132,16 @@ class OpenCall:
 
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     outcome: Outcome | None = None
-    error: EngineError | None = None  # of a call that failed
+    error: EngineError | None = None  # of a failed call
     message: str | None = None
     progress: Progress | None = None
     changed: anyio.Event = field(default_factory=anyio.Event)  # it has ended, or asks
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    is_alone: bool = False  # on a connection of its own
+    is_alone: bool = False  # on its own connection
     is_kept: bool = False  # its id is a handle: it is lost if its connection ends
 
     async def note_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Take the progress that the server reports; as the SDK calls it."""
+        """Record the progress that the server reports; the SDK calls this."""
         self.progress, self.message = Progress(value=progress, total=total), message
 
 
@@ -148,7 +149,7 @@ Work: TypeAlias = Callable[[OpenCall], Awaitable[Outcome]]
 
 
 class OpenCalls:
-    """The calls of this process, and what is noted of others'."""
+    """The calls of this process, and the notes about those of other processes."""
 
     def __init__(self, *, is_local: bool) -> None:
         """`is_local`: the server runs on this machine."""
@@ -157,13 +158,13 @@ class OpenCalls:
         self._open: dict[str, OpenCall] = {}
         self._ended: OrderedDict[str, OpenCall] = OrderedDict()
         self._others = set[str]()  # requests of other kinds, and abandoned ones, that may lead to a question
-        self._abandoned: dict[str, float] = {}  # until when
+        self._abandoned: dict[str, float] = {}  # end times
         self._one_ended = anyio.Event()
         self._current: ContextVar[OpenCall | None] = ContextVar("mcp_workflows_mcp_call", default=None)
 
     @property
     def are_open(self) -> bool:
-        """True if a call would be lost with the connection that all share."""
+        """True if a lost shared connection would lose a call."""
         return any(call.is_kept and not call.is_alone for call in self._open.values())
 
     def begin(self, work: Work, group: TaskGroup) -> OpenCall:
@@ -211,7 +212,7 @@ class OpenCalls:
 
     @contextmanager
     def request(self) -> Generator[None]:
-        """Count a request of another kind, such as a poll: it may lead to a question, too."""
+        """Count a request of another kind, such as a poll, which may also lead to a question."""
         name, is_answered = uuid.uuid4().hex, False
         self._others.add(name)
         try:
@@ -232,7 +233,7 @@ class OpenCalls:
             del self._abandoned[next(iter(self._abandoned))]
 
     def forget_abandoned(self) -> None:
-        """Forget requests that were abandoned: their connection is over."""
+        """Forget abandoned requests, as their connection has ended."""
         self._abandoned.clear()
 
     def _candidates(self) -> set[str]:
@@ -242,19 +243,19 @@ class OpenCalls:
 
     @property
     def current(self) -> OpenCall | None:
-        """The call whose work asks for it; not good for what another task does, such as reading from a connection."""
+        """The call whose work reads this; not reliable in another task, such as one that reads from a connection."""
         return self._current.get()
 
     async def only_candidate(self) -> OpenCall | None:
-        """Return the call that a question belongs to, certainly; None: it cannot be told.
+        """Return the call that certainly owns a question, or None if that is unclear.
 
-        The revision of 2025-11-25 does not say it on a connection that has several requests. Those that end are not
-        the one which waits for the answer. One that we have given up on may be.
+        The revision of 2025-11-25 does not name it on a connection with several requests. Calls that end do not own the
+        question, as its owner waits for the answer. An abandoned call may own it.
         """
         candidates = self._candidates()
         with anyio.move_on_after(_CANDIDATES_SECONDS):
             while len(candidates := candidates & self._candidates()) > 1:
-                with anyio.move_on_after(_LISTEN_EVERY):  # an abandoned one drops out by itself
+                with anyio.move_on_after(_LISTEN_EVERY):  # an abandoned one expires by itself
                     await self._one_ended.wait()
         return self._open.get(candidates.pop()) if len(candidates) == 1 else None
 
@@ -266,7 +267,7 @@ class OpenCalls:
     # --- notes for other replicas, and for after a restart
 
     async def keep(self, call: OpenCall, group: TaskGroup) -> None:
-        """Note the call, from now until it has ended: its id becomes a handle.
+        """Keep a note of the call until it has ended: its id becomes a handle.
 
         Raises:
             EngineUnavailable: the store cannot be used now.
@@ -292,7 +293,7 @@ class OpenCalls:
         }
 
     async def _sync_with_replicas(self, call: OpenCall) -> None:
-        """Note that the call is open, and take what other replicas pass on, until it has ended."""
+        """Keep a note of the open call, and take what other replicas forward, until it has ended."""
         noted, known = time.monotonic(), set(self.elicitations.requests(call.id))
         while call.outcome is None:
             await anyio.sleep(_LISTEN_EVERY)
@@ -303,7 +304,7 @@ class OpenCalls:
                     await self._note(call)
                     noted, known = time.monotonic(), asks
             except EngineUnavailable:
-                continue  # the store is not there now
+                continue  # the store is unavailable now
         for pause in (0.0, 1.0, 5.0, 15.0):
             await anyio.sleep(pause)
             try:
@@ -323,10 +324,10 @@ class OpenCalls:
     # --- the verbs
 
     async def describe(self, call_id: str) -> Execution | str:
-        """Return the execution of a call, or the handle that the call has led to.
+        """Return the execution of a call, or the handle to which the call has led.
 
         Raises:
-            ExecutionNotFound: nothing is known of it.
+            ExecutionNotFound: the call is unknown.
             EngineUnavailable: the store cannot be used now.
         """
         call = self._open.get(call_id) or self._ended.get(call_id)
@@ -349,7 +350,7 @@ class OpenCalls:
         return _ended(outcome)
 
     async def answer(self, call_id: str, responses: Mapping[str, JSON]) -> None:
-        """Answer the questions of a call, in whatever replica it is open.
+        """Answer the questions of a call, whichever replica has it.
 
         Raises:
             EngineUnavailable: the store cannot be used now.
@@ -362,7 +363,7 @@ class OpenCalls:
             await self._pass_on(f"{_answers(call_id)}{key}", responses[key])
 
     async def cancel(self, call_id: str) -> None:
-        """Cancel a call, in whatever replica it is open; nothing happens if it has ended.
+        """Cancel a call, whichever replica has it; nothing happens if it has ended.
 
         Raises:
             EngineUnavailable: the store cannot be used now.
@@ -394,7 +395,7 @@ def _ended(outcome: Outcome) -> Execution | str:
 
 
 def _bounded(outcome: Outcome) -> Outcome:
-    """Return an outcome that can be kept: a result that is too large is a failure."""
+    """Return an outcome that can be kept: a too large result becomes a failure."""
     if "result" in outcome and len(json.dumps(outcome["result"])) > _LARGEST_RESULT:
         return {"failed": f"its tool ended, but its result is too large (more than {_LARGEST_RESULT:,} characters)"}
     return outcome

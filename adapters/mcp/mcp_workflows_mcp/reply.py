@@ -21,10 +21,10 @@ from mcp_workflows.errors import EngineUnavailable
 from mcp_workflows.kit.expressions import Scope, as_list, as_object
 from mcp_workflows.kit.http_errors import reason_in
 
-_WRAPPED: Final = "x-fastmcp-wrap-result"  # FastMCP: the schema of a result that is no object by itself
-_BEGINNING: Final = 200  # characters of a text that is no JSON
-_LONGEST: Final = 500  # characters of an error that are shown
-_LARGEST: Final = 8 * 2**20  # characters of the text of a reply that are read
+_WRAPPED: Final = "x-fastmcp-wrap-result"  # FastMCP: the schema of a wrapped result, which is itself not an object
+_BEGINNING: Final = 200  # characters of a text that is not JSON
+_LONGEST: Final = 500  # characters of an error
+_LARGEST: Final = 8 * 2**20  # characters of the text of a reply
 _DEEPEST: Final = 100  # nested lists and objects
 _LONGEST_SEARCHED: Final = 100_000  # characters of a text in which parts are searched
 _SEARCH_SECONDS: Final = 0.1  # for one part
@@ -37,13 +37,13 @@ class Reply:
     data: JSON  # structured content, else the JSON or the named parts of the text
     text: str
     is_error: bool
-    code: int | None = None  # of a JSON-RPC error
-    error_data: JSON = None  # of it
-    whole: Mapping[str, JSON] | None = None  # the result as it came, if it holds more than texts and structure
+    code: int | None = None  # JSON-RPC error
+    error_data: JSON = None  # JSON-RPC error
+    whole: Mapping[str, JSON] | None = None  # the unchanged result, if it has more than texts and structured content
 
     @classmethod
     def of_error(cls, code: int, message: str, data: JSON = None) -> Self:
-        """Read a JSON-RPC error: some servers answer all that goes wrong in a tool with one."""
+        """Read a JSON-RPC error: some servers report all errors in tools as one."""
         text = KNOWN.mask(message)
         return cls(data={"text": text}, text=text, is_error=True, code=code, error_data=data)
 
@@ -52,7 +52,7 @@ class Reply:
         """Read a result; `schema` is the tool's output schema, `patterns` find named parts of the text.
 
         Raises:
-            EngineUnavailable: it is too large, or a search for a part takes too long.
+            EngineUnavailable: the reply is too large, or a search for a part takes too long.
         """
         texts = [item.text for item in result.content if isinstance(item, types.TextContent)]
         if sum(map(len, texts)) > _LARGEST:
@@ -72,7 +72,7 @@ class Reply:
 
     @property
     def names(self) -> Mapping[str, JSON]:
-        """The names that expressions have of it."""
+        """The names that expressions use for it."""
         return {"reply": self.data, "error": self.text if self.is_error else None}
 
     def within(self, scope: Scope) -> Scope:
@@ -81,18 +81,18 @@ class Reply:
 
     @property
     def is_prose(self) -> bool:
-        """True if it is a text that is no JSON, and nothing else."""
+        """True if it is only a text that is not JSON."""
         return self.whole is None and self.data == {"text": self.text}
 
     @property
     def prose(self) -> str:
-        """A text for people about a reply that is no JSON, with its beginning."""
+        """A text for people about a reply that is not JSON, with its beginning."""
         beginning = cleaned(self.text, _BEGINNING)
         return f"its tool answered with a text that is no JSON: {' '.join(beginning.split())!r}"
 
     @property
     def reason(self) -> str:
-        """Its text on one line; nothing of a stack trace or of a page for browsers."""
+        """The text on one line, without stack traces and HTML pages."""
         return reason_in(self.text[: 4 * _LONGEST].encode("utf-8", "replace")) or cleaned("an error without a text")
 
 
@@ -108,7 +108,7 @@ def _data(result: types.CallToolResult, text: str, schema: Mapping[str, JSON]) -
 
 
 def _is_deep(data: JSON) -> bool:
-    """True if a value is nested too deeply to be worked with; looked at level by level."""
+    """True if a value is nested too deeply; checked level by level."""
     level: list[JSON] = [data]
     for _ in range(_DEEPEST):
         level = [inner for each in level for inner in _inner(each) if isinstance(inner, dict | list)]
@@ -123,7 +123,7 @@ def _inner(value: JSON) -> Iterable[JSON]:
 
 
 def _parsed(value: JSON) -> JSON:
-    """Return the JSON in a text; any other value, and a text that is no JSON, as it is."""
+    """Return the JSON in a text; any other value is unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -141,7 +141,7 @@ def failure_of(result: Mapping[str, JSON]) -> Failure:
 
 
 def checked_pattern(pattern: str) -> str:
-    """Check that a pattern is one, and has one group."""
+    """Check that a pattern is valid, and has one group."""
     try:
         groups = _compiled(pattern).groups
     except regex.error as error:
@@ -152,7 +152,7 @@ def checked_pattern(pattern: str) -> str:
 
 
 def _parts_of(text: str, patterns: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the parts that are found, by name; of several, the first one.
+    """Return the parts that are found, by name; the first match of each.
 
     Raises:
         EngineUnavailable: a search takes too long.

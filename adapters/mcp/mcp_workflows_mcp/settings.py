@@ -1,4 +1,4 @@
-"""The settings of an MCP engine: where the server is, who we are there, and which of its tools belong together."""
+"""The settings of an MCP engine: the address of the server, our credentials, and the tools that belong together."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TokenExchange(BaseModel):
 
 
 class UpstreamAuth(BaseModel):
-    """The credentials for a server over HTTP; one of these. A caller's own token is never passed on."""
+    """The credentials for a server over HTTP: one of these. A caller's own token is never forwarded."""
 
     model_config = MODEL
 
@@ -84,7 +84,7 @@ class UpstreamAuth(BaseModel):
 
 
 class McpSettings(ToolsDefinition):
-    """One MCP server: where it is, who we are there, and which of its tools belong to one execution."""
+    """One MCP server: its address, our credentials, and the tools that belong to one execution."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, populate_by_name=True)
 

@@ -1,4 +1,4 @@
-"""The start of an execution: one call, what it leads to, and the search for its key."""
+"""The start of an execution: one call, its outcome, and the search for its key."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from mcp_workflows_mcp.reply import Reply
 from mcp_workflows_mcp.settings import McpSettings
 
 _PAGES: Final = TypeAdapter(tuple[types.ElicitRequestURLParams, ...])
-_MOST_ROUNDS: Final = 20  # of pages that people are sent to before one call has its result
-_AFTER_PAGE_SECONDS: Final = 1.0  # between a person's word that it is done and the next call
+_MOST_ROUNDS: Final = 20  # of pages for people before one call has its result
+_AFTER_PAGE_SECONDS: Final = 1.0  # between a person's confirmation and the next call
 _MOST_PAGES: Final = 10  # of the list of executions
 _LONGEST_ID: Final = 4000  # characters of a handle as JSON
 
 _Begun: TypeAlias = types.CallToolResult | Reply | str
-"""The result of a call, the error that it was answered with, or the id of the task that it became."""
+"""The result of a call, the error that answered it, or the id of the task that it became."""
 
 
 def order_scope(start: Start, definition: ToolsDefinition) -> Scope:
-    """Return what expressions know of an order."""
+    """Return the scope of expressions about an order."""
     return Scope(names={**order_names(start, definition.settling.total_seconds()), "error": None})
 
 
@@ -48,8 +48,8 @@ async def read_handle(
 
     Raises:
         StartConflict: the key belongs to another order.
-        EngineRefused: a definite no.
-        EngineUnavailable: nobody knows.
+        EngineRefused: definitely not started.
+        EngineUnavailable: the outcome is unknown.
     """
     how, scope = definition.start, reply.within(order_scope(start, definition))
     if holds(how.conflict_if, scope):
@@ -79,10 +79,10 @@ async def read_handle(
 async def check_same(
     upstream: Upstream, definition: ToolsDefinition, handle: Handle, start: Start, scope: Scope
 ) -> None:
-    """Check that the execution of a key is of the same order, where the definition says how.
+    """Check that the execution of a key has the same order, if the definition says how.
 
     Raises:
-        StartConflict: it is not.
+        StartConflict: the order differs.
         EngineUnavailable: no answer.
     """
     same = definition.start.same
@@ -98,7 +98,7 @@ async def check_same(
 async def find_executions(
     upstream: Upstream, definition: ToolsDefinition, how: Search, definition_digest: str, start: Start
 ) -> Sequence[Handle]:
-    """Return the executions of this key in the server's list, the oldest first.
+    """Return the executions of this key in the server's list, oldest first.
 
     Raises:
         StartConflict: the key belongs to another order.
@@ -114,7 +114,7 @@ async def find_executions(
                 found.append((Handle.of(HandleKind.SPLIT, run, start, definition_digest), each))
         except MappingError as error:
             raise EngineUnavailable(f"its list cannot be read: {error}", silent=False) from None
-    if found:  # the list has the youngest first
+    if found:  # the list has the newest first
         await check_same(upstream, definition, found[-1][0], start, found[-1][1])
     return [handle for handle, _ in reversed(found)]
 
@@ -155,7 +155,7 @@ class StartCalls:
         return self._calls.begin(work, group)
 
     async def _outcome(self, start: Start, definition_digest: str, call: OpenCall, target: Handle | None) -> Outcome:
-        """Make the call, and return what it led to.
+        """Make the call, and return its outcome.
 
         Raises:
             EngineError: see `Adapter.start`.
@@ -181,7 +181,7 @@ class StartCalls:
         return {"handle": (await read_handle(upstream, self._settings, definition_digest, start, begun)).text()}
 
     async def _call_or_task(self, tool: types.Tool, arguments: Mapping[str, JSON], key: str, call: OpenCall) -> _Begun:
-        """Return the result of the call, the error that it was answered with, or the id of the task that it became."""
+        """Return the result of the call, the error that answered it, or the id of the task that it became."""
         upstream, connection = self._upstream, await self._upstream.connection()
         in_core = connection.in_core
         if in_core is not None and in_core.offered(tool):
@@ -200,13 +200,13 @@ class StartCalls:
         if in_core is None or self._settings.url is None:
             return await self._after_pages(partial(make_call, connection), call)
         call.is_alone = True
-        async with upstream.connect(self._asker(call)) as own:  # so that its questions are certainly this call's
+        async with upstream.connect(self._asker(call)) as own:  # so that its questions are certainly of this call
             return await self._after_pages(partial(make_call, own), call)
 
     async def _after_pages(self, begin: Callable[[], Awaitable[types.CallToolResult | str]], call: OpenCall) -> _Begun:
-        """Begin, and begin again once people have visited the pages that the server names.
+        """Begin, and begin again after people have visited the pages that the server names.
 
-        Source: MCP 2025-11-25, elicitation, URL elicitation required. A call that is answered so has started nothing.
+        Source: MCP 2025-11-25, elicitation, URL elicitation required. A call with this answer has started nothing.
         """
         for _ in range(_MOST_ROUNDS):
             begun = await self._answered(begin)
@@ -239,7 +239,7 @@ class StartCalls:
 
 
 def _pages(begun: _Begun) -> Sequence[types.ElicitRequestURLParams]:
-    """Return the pages that people are to visit before the call is made again."""
+    """Return the pages that people must visit before the call is repeated."""
     if not isinstance(begun, Reply) or begun.code != types.URL_ELICITATION_REQUIRED:
         return ()
     try:

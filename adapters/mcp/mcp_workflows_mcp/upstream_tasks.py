@@ -1,4 +1,4 @@
-"""Tasks of the server's own, passed through: of the extension of 2026-07-28, or of the core of 2025-11-25."""
+"""Tasks of the upstream server: of the extension of 2026-07-28, or of the core of 2025-11-25."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STATUS: Final[Mapping[str, Status]] = {
 
 
 def task_of(context: ClientRequestContext) -> str | None:
-    """Return the id of the task that a question of 2025-11-25 belongs to; None: it names none."""
+    """Return the id of the task to which a question of 2025-11-25 belongs, if it names one."""
     meta = cast("Mapping[str, JSON]", context.meta or {})
     found = (as_object(meta.get(_RELATED)) or {}).get("taskId")
     return found if isinstance(found, str) else None
@@ -45,13 +45,13 @@ class UpstreamTasks:
     def __init__(self, upstream: Upstream, elicitations: Elicitations) -> None:
         self._upstream = upstream
         self._elicitations = elicitations
-        self._listening = set[str]()  # tasks whose questions are waited for
+        self._listening = set[str]()  # tasks whose questions we wait for
 
     async def describe(self, task_id: str, group: TaskGroup) -> tuple[Execution, float]:
-        """Return the execution, and the seconds until the server wants to be asked again.
+        """Return the execution, and the seconds until the server accepts the next poll.
 
         Raises:
-            ExecutionNotFound: the server does not know the task (any more).
+            ExecutionNotFound: the server does not know the task, or no longer.
             EngineUnavailable: no answer.
         """
         connection = await self._upstream.connection()
@@ -69,7 +69,7 @@ class UpstreamTasks:
         return replace(execution, execution_id=task_id), (state.poll_interval_ms or 0.0) / 1000
 
     async def _in_core(self, connection: Connection, state: TaskState, group: TaskGroup) -> Execution:
-        """Return a task of 2025-11-25, whose result and questions come by another request."""
+        """Return a task of 2025-11-25, whose result and questions arrive through another request."""
         assert connection.in_core is not None
         if state.status in {"completed", "failed"}:
             try:
@@ -91,14 +91,14 @@ class UpstreamTasks:
         return self._execution(state, requests)
 
     async def _listen(self, connection: Connection, task_id: str) -> None:
-        """Keep `tasks/result` open while the task asks: its questions come while that is waited for."""
+        """Keep `tasks/result` open while the task asks, as its questions arrive during that request."""
         assert connection.in_core is not None
         self._listening.add(task_id)
         try:
             async with self._upstream.translated():
                 await connection.in_core.payload(task_id)
         except EngineError:
-            return  # the next poll says what there is, and waits again if it must
+            return  # the next poll shows the state, and listens again if needed
         finally:
             self._listening.discard(task_id)
 
@@ -120,7 +120,7 @@ class UpstreamTasks:
         return Execution(status=status, message=state.status_message, requests=requests, output=output, failure=failure)
 
     def _requests(self, state: TaskState) -> Mapping[str, InputRequest]:
-        """Return the questions of a task that we can pass on: those for people, and not without end."""
+        """Return the questions of a task for people, in limited number."""
         found: dict[str, InputRequest] = {}
         for key, request in (state.input_requests or {}).items():
             if isinstance(request, types.ElicitRequest) and len(found) < MOST_QUESTIONS:
@@ -134,10 +134,10 @@ class UpstreamTasks:
         return Failure(text=state.error.message)
 
     async def answer(self, task_id: str, responses: Mapping[str, JSON]) -> None:
-        """Answer questions; those that are not open any more are ignored.
+        """Answer questions; those that are no longer open are ignored.
 
         Raises:
-            EngineRefused: an answer does not fit.
+            EngineRefused: an answer is invalid.
             ExecutionNotFound, EngineUnavailable: see `describe`.
         """
         connection = await self._upstream.connection()
@@ -149,7 +149,7 @@ class UpstreamTasks:
             await connection.task_requests.answer(task_id, written)
 
     async def cancel(self, task_id: str) -> None:
-        """Ask to cancel it; nothing happens if it has ended.
+        """Request cancellation; nothing happens if the task has ended.
 
         Raises:
             ExecutionNotFound, EngineUnavailable: see `describe`.

@@ -15,11 +15,11 @@ from mcp_workflows_stepfunctions_local.release import LocalEngineError, describe
 
 try:
     from mcp_workflows_stepfunctions_local.server import REGION, start
-except ImportError as error:  # moto is gone, or another release
+except ImportError as error:  # moto is missing, or another release
     sys.exit(describe_misfit(str(error)))
 
 HOST: Final = "127.0.0.1"
-PORT: Final = 8083  # where Step Functions Local, AWS's own, listens
+PORT: Final = 8083  # the port of AWS's Step Functions Local
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
     sys.stdout.write(f"Step Functions is ready on {engine.url} (endpoint_url, or AWS_ENDPOINT_URL)\n")
     sys.stdout.flush()
     stopped.wait()
-    os._exit(0)  # nothing to save, and the threads of running executions would be waited for
+    os._exit(0)  # nothing to save, and the exit would wait for the threads of running executions
 
 
 if __name__ == "__main__":

@@ -27,15 +27,15 @@ from mcp_workflows_stepfunctions_local.store import STORES, Routes, Store, too_l
 from mcp_workflows_stepfunctions_local.validation import check_output
 from mcp_workflows_stepfunctions_local.versions import publish, unpublish
 
-EXPRESS_SECONDS: Final = 300.0  # how long an Express execution may take
+EXPRESS_SECONDS: Final = 300.0  # maximum duration of an Express execution
 POLL_SECONDS: Final = 60.0  # GetActivityTask returns without a task after this time
 DEFAULT_PAGE: Final = 100  # items
 LARGEST_PAGE: Final = 1000  # items
-_NOT_SUPPORTED: Final = "This operation is not supported by this type of state machine"  # AWS's words
+_NOT_SUPPORTED: Final = "This operation is not supported by this type of state machine"  # AWS's text
 
 
 class Api(StepFunctionResponse):
-    """The handlers of the API's calls, one method each, on the store of the account and Region that is called."""
+    """The handlers of the API's calls, one method each, on the store of the called account and Region."""
 
     @property
     def store(self) -> Store:
@@ -68,21 +68,21 @@ class Api(StepFunctionResponse):
         return ActionResult({**execution.description(), **status, **billed})
 
     def describe_execution(self) -> ActionResult:
-        """Describe an execution, with the stopDate of TIMED_OUT, version, alias and redrives, which moto leaves out."""
+        """Describe an execution, with the stopDate of TIMED_OUT, version, alias and redrives, which moto omits."""
         return ActionResult(self._execution().description())
 
     def stop_execution(self) -> ActionResult:
-        """Stop an execution with error, cause and stopDate, which moto drops; an ended execution stays as it is."""
+        """Stop an execution with error, cause and stopDate, which moto drops; an ended execution does not change."""
         execution = self._execution()
         execution.stop(now(), self._get_param("error"), self._get_param("cause"))
         return ActionResult({"stopDate": execution.stop_date or now()})
 
     def redrive_execution(self) -> ActionResult:
-        """Run an execution again from the state of the top level that did not succeed; moto has no such call."""
+        """Run an execution again from the top-level state that did not succeed; moto has no such call."""
         return ActionResult({"redriveDate": self._execution().redrive()})
 
     def list_executions(self) -> ActionResult:
-        """List the newest executions first; moto fails for a Map Run, and counts the pages."""
+        """List the newest executions first; moto fails for a Map Run, and numbers the pages."""
         if self._get_param("mapRunArn"):
             raise RefusedError("ValidationException", "the local engine does not list the executions of a Map Run")
         arn = self.text("stateMachineArn")
@@ -97,7 +97,7 @@ class Api(StepFunctionResponse):
         return ActionResult({**shown, "executions": [execution.summary() for execution in shown["executions"]]})
 
     def get_execution_history(self) -> ActionResult:
-        """Return the history in the wanted order, in pages, and without data on request; moto returns all of it."""
+        """Return the history in the requested order, in pages, and without data on request; moto returns all of it."""
         events = self._execution().events
         if self._get_bool_param("reverseOrder", False):
             events = events[::-1]
@@ -106,13 +106,13 @@ class Api(StepFunctionResponse):
         return ActionResult(self._page(events, name="events", key=lambda event: str(event["id"])))
 
     def describe_state_machine_for_execution(self) -> ActionResult:
-        """Describe the machine as it was when the execution started; moto describes it as it is now."""
+        """Describe the machine at the start of the execution; moto describes the current one."""
         machine: Any = self._execution().target.machine
         found = {"stateMachineArn": machine.arn, "name": machine.name, "definition": machine.definition}
         return ActionResult({**found, "roleArn": machine.roleArn, "updateDate": machine.update_date})
 
     def send_task_success(self) -> EmptyResult:
-        """Answer a token with an output that is JSON; moto takes anything, and then fails the execution."""
+        """Answer a token with an output that is JSON; moto accepts any text, and then fails the execution."""
         token, output = self.text("taskToken"), self.text("output")
         check_output(output)
         self.store.answer(token, CallbackOutcomeSuccess(callback_id=token, output=output))
@@ -125,7 +125,7 @@ class Api(StepFunctionResponse):
         return EmptyResult()
 
     def send_task_heartbeat(self) -> EmptyResult:
-        """Take a heartbeat, also of a state without HeartbeatSeconds; moto answers InvalidToken for those."""
+        """Accept a heartbeat, also for a state without HeartbeatSeconds; moto answers InvalidToken for those."""
         token = self.store.token(self.text("taskToken"))
         if not token.is_outstanding:
             raise too_late()
@@ -147,7 +147,7 @@ class Api(StepFunctionResponse):
         return ActionResult({"taskToken": task.task_token, "input": task.task_input})
 
     def publish_state_machine_version(self) -> ActionResult:
-        """Publish the machine as it is now."""
+        """Publish the current machine."""
         published = publish(self.store.machine(self.text("stateMachineArn")), self._get_param("description"))
         return ActionResult({"creationDate": published.creation_date, "stateMachineVersionArn": published.arn})
 
@@ -178,7 +178,7 @@ class Api(StepFunctionResponse):
     def _page(self, items: Sequence[Any], *, name: str, key: Callable[[Any], str]) -> Mapping[str, Any]:
         """Return one page: `{name: items}`, and the `nextToken` if there are more.
 
-        The token is the key of the last item shown, so that items added meanwhile neither repeat nor hide others.
+        The token is the key of the last shown item, so that new items neither repeat nor hide others.
 
         Raises:
             RefusedError: ValidationException, InvalidToken.
@@ -199,7 +199,7 @@ class Api(StepFunctionResponse):
 
 
 def install() -> None:
-    """Have moto's server and its tagging API use our store and our answers."""
+    """Make moto's server and its tagging API use our store and our answers."""
     Store.routes = Routes(url_bases=urls.url_bases, url_paths={"{0}/$": Api.dispatch})
     replace(parser_models, "stepfunctions_parser_backends", STORES)
     for module in (models, responses, moto_stepfunctions):
@@ -207,7 +207,7 @@ def install() -> None:
 
 
 def _changed_at(execution: LocalExecution) -> datetime:
-    """Return the time of the end, or of the start while the execution runs."""
+    """Return the end time, or the start time of a running execution."""
     changed: datetime = execution.stop_date or execution.start_date
     return changed
 

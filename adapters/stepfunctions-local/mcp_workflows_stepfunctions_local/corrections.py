@@ -1,4 +1,4 @@
-"""Small corrections of moto: error codes, definitions parsed at the same time, and clients of Task states."""
+"""Small corrections of moto: error codes, concurrent parsing of definitions, and clients of Task states."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LANGUAGES: Final = "_query_language_per_scope"
 
 
 class ClientPool:
-    """One boto3 client per service and Region for Task states, made one at a time.
+    """One boto3 client per service and Region for Task states; clients are created one at a time.
 
-    It replaces the module boto3 where Task states make their clients. Moto makes a client per task, in the thread of
-    the task: that takes tens of milliseconds, and boto3's session is not thread-safe.
+    It replaces the module boto3 where Task states create their clients. Moto creates a client per task, in the thread
+    of the task: that takes tens of milliseconds, and boto3's session is not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -30,9 +30,9 @@ class ClientPool:
         self._lock = threading.Lock()
 
     def client(self, *, service_name: str, region_name: str, config: Any, **more: Any) -> Any:
-        """Return the client of this service and Region; all other parameters are the same every time.
+        """Return the client of this service and Region; all other parameters are the same in each call.
 
-        It adds no prefix to host names (`sync-`), unlike moto's: there is no host sync-localhost.
+        Unlike moto's client, it adds no prefix to host names (`sync-`): there is no host sync-localhost.
         """
         with self._lock:
             if (service_name, region_name) not in self._clients:
@@ -44,7 +44,7 @@ class ClientPool:
 
 
 def install() -> None:
-    """Put all corrections into moto."""
+    """Apply all corrections to moto."""
     _correct_error_codes()
     require(Preprocessor, _LANGUAGES)
     replace(Preprocessor, "__init__", _begin_parse)
@@ -53,7 +53,7 @@ def install() -> None:
 
 
 def _correct_error_codes() -> None:
-    """Give each error of moto's executor its code; InvalidDefinition and others reach clients without one."""
+    """Give each error of moto's executor its code, which InvalidDefinition and others lack for clients."""
     require(api, "InvalidDefinition", "ResourceNotFound")
     require(AWSError, "TYPE", "STATUS")
     for error in vars(api).values():
@@ -68,8 +68,8 @@ def _correct_error_codes() -> None:
 def _begin_parse(preprocessor: Any) -> None:
     """Give each parse its own list of query languages.
 
-    Each execution parses the definition of its machine at its start. Moto notes the query language (JSONPath or
-    JSONata) in one list for all parses: executions that start together read each other's entries, and a refused
-    definition spoils all later parses.
+    Each execution parses the definition of its machine at its start. Moto records the query language (JSONPath or
+    JSONata) in one list for all parses. So executions that start together read each other's entries, and a refused
+    definition breaks all later parses.
     """
     setattr(preprocessor, _LANGUAGES, [])

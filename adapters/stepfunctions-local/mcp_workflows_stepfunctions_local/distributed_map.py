@@ -1,4 +1,4 @@
-"""Distributed Map as AWS has it: Express children, batches of items, and tolerated failures."""
+"""AWS's distributed Map: Express children, batches of items, and tolerated failures."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _WORDS: Final[Mapping[str, int]] = {'"EXPRESS"': ASLLexer.STANDARD, _BATCHER: AS
 
 
 class ItemBatcher(ItemSelector):
-    """The ItemBatcher of a Map state: a template, as ItemSelector is."""
+    """The ItemBatcher of a Map state: a template like ItemSelector."""
 
 
 class Batch(dict[str, Any]):
-    """The input of a child execution that takes several items."""
+    """The input of a child execution with several items."""
 
 
 def install() -> None:
-    """Teach moto the fields of a distributed Map that it lacks."""
+    """Add the fields of a distributed Map that moto lacks."""
     wrap(ASLLexer, "nextToken", _read_token)
     wrap(Preprocessor, "visitItem_selector_decl", _read_batcher)
     wrap(Preprocessor, "visitTolerated_failure_count_string_jsonata", _read_count)
@@ -57,7 +57,7 @@ def install() -> None:
 
 
 def _read_token(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Read words that moto's grammar lacks as words with the same place in it; their text stays."""
+    """Read words that moto's grammar lacks as words with the same syntax; their text is unchanged."""
 
     def next_token(lexer: Any) -> Any:
         token = read(lexer)
@@ -74,7 +74,7 @@ def _read_token(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _read_batcher(visit: Callable[..., Any]) -> Callable[..., Any]:
-    """Tell an ItemBatcher from an ItemSelector."""
+    """Distinguish an ItemBatcher from an ItemSelector."""
 
     def visit_selector(preprocessor: Any, ctx: Any) -> Any:
         selector = visit(preprocessor, ctx)
@@ -85,7 +85,7 @@ def _read_batcher(visit: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read_count(visit: Callable[..., Any]) -> Callable[..., Any]:
-    """Read a ToleratedFailureCount in JSONata; moto takes it for the percentage."""
+    """Read a ToleratedFailureCount in JSONata, which moto mistakes for the percentage."""
 
     def visit_count(preprocessor: Any, ctx: Any) -> ToleratedFailureCountStringJSONata:
         return ToleratedFailureCountStringJSONata(visit(preprocessor, ctx).string_jsonata)
@@ -102,7 +102,7 @@ def _keep_batcher(read: Callable[..., None]) -> Callable[..., None]:
 
 
 def _run_batches(run: Callable[..., None]) -> Callable[..., None]:
-    """Run a child for each batch, and fail the Map Run if more items failed than are tolerated."""
+    """Run a child per batch, and fail the Map Run if more items failed than are tolerated."""
 
     def map_run(component: Any, env: Any, eval_input: Any) -> None:
         if component.batcher:
@@ -122,7 +122,7 @@ def _run_batches(run: Callable[..., None]) -> Callable[..., None]:
 
 
 def _select_items(component: Any, env: Any, eval_input: Any, items: Sequence[Any]) -> list[Any]:
-    """Apply ItemSelector before the items are put into batches; moto does it in the child."""
+    """Apply ItemSelector before the items are batched; moto applies it in the child."""
     worker = component._create_worker(env, eval_input, None)  # noqa: SLF001 moto's own
     selected: list[Any] = []
     for index, item in enumerate(items):

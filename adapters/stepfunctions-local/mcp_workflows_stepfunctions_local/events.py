@@ -1,4 +1,4 @@
-"""Events on EventBridge for each change of status of a Standard execution; moto sends none."""
+"""EventBridge events for each status change of a Standard execution; moto sends none."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 
 class EventPublisher:
-    """Sender of events, in one thread: they arrive in order, and a full queue delays no execution."""
+    """The sender of events, in one thread: they arrive in order, and a full queue delays no execution."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="event-publisher")
 
     def publish(self, execution: LocalExecution) -> None:
-        """Send an event with the present status of an execution."""
+        """Send an event with the current status of an execution."""
         if not execution.is_express:
             entry = event_entry(execution.description())
             sent = self._executor.submit(_send, execution.account_id, execution.region_name, entry)
@@ -35,7 +35,8 @@ class EventPublisher:
 
 
 def event_entry(description: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an entry of PutEvents, made of the reply of DescribeExecution; dates are milliseconds, null is written."""
+    """Return an entry of PutEvents from the reply of DescribeExecution, with dates in milliseconds and explicit
+    nulls."""
     empty = dict.fromkeys(("stopDate", "output", "error", "cause"))
     detail = {**empty, **{name: _millis(value) for name, value in description.items() if name not in _LEFT_OUT}}
     return {
@@ -52,7 +53,7 @@ def _send(account: str, region: str, entry: Mapping[str, Any]) -> None:
 
 def _log_loss(sent: Future[None]) -> None:
     error = sent.exception()
-    if error is not None:  # a deleted queue, for instance; EventBridge itself promises no more than its best effort
+    if error is not None:  # for example a deleted queue; EventBridge itself only promises best effort
         log.warning("an event was lost: %s", error)
 
 

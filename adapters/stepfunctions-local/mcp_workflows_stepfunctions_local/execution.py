@@ -1,4 +1,4 @@
-"""An execution, which ends once, even if its threads run on, and can be redriven."""
+"""An execution, which ends once, even if its threads continue, and can be redriven."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REDRIVABLE: Final = frozenset({"ABORTED", "FAILED", "TIMED_OUT"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The machine that StartExecution names (a copy, as it is now), and the version or alias in its ARN."""
+    """The machine that StartExecution names (a copy of its current state), and the version or alias in its ARN."""
 
     machine: Any
     version: str | None = None  # ARN
@@ -72,7 +72,7 @@ class LocalExecution(Execution):
         self._lock = threading.RLock()
         self._run: Run = self._new_run()
         self.exec_status = ExecutionStatus.RUNNING
-        self._events: list[Any] | None = None  # the whole history, once it has ended
+        self._events: list[Any] | None = None  # the whole history, after the end
 
     @property
     def is_running(self) -> bool:
@@ -81,7 +81,7 @@ class LocalExecution(Execution):
 
     @property
     def events(self) -> list[Any]:
-        """The history until now. Nothing is added after the end; moto lets threads that still run add to it."""
+        """The history so far. Nothing is added after the end; moto's running threads still add to it."""
         with self._lock:
             return self._run.events if self._events is None else self._events
 
@@ -92,19 +92,19 @@ class LocalExecution(Execution):
 
     @property
     def output_text(self) -> str:
-        """The output as the API shows it."""
+        """The output in the form of the API."""
         untyped: Any = self  # moto types outputs as `json`, the module
         return to_json_str(untyped.output, separators=COMPACT)
 
     def start(self) -> None:
-        """Begin the run, and publish the status."""
+        """Start the run, and publish the status."""
         self._publish(self)
         self._run.start()
 
     def stop(self, stop_date: datetime, error: str | None, cause: str | None) -> None:
         """End the execution now, also while it waits for a token or in a Map.
 
-        Moto goes on waiting, and drops error and cause.
+        Moto continues to wait, and drops error and cause.
         """
         details = {name: value for name, value in (("error", error), ("cause", cause)) if value is not None}
         aborted = {"type": "ExecutionAborted", "executionAbortedEventDetails": details}
@@ -115,7 +115,7 @@ class LocalExecution(Execution):
                 self._end(self._run, Ending(status=ExecutionStatus.ABORTED, events=events, error=error, cause=cause))
 
     def time_out(self, run: Run) -> None:
-        """End the execution after the machine's TimeoutSeconds; moto notes no end before its last thread ends."""
+        """End the execution after the machine's TimeoutSeconds; moto records no end before its last thread ends."""
         timed_out: dict[str, Any] = {"type": "ExecutionTimedOut", "executionTimedOutEventDetails": {}}
         with self._lock:
             if run.environment.is_running():
@@ -124,7 +124,7 @@ class LocalExecution(Execution):
                 self._end(run, Ending(status=ExecutionStatus.TIMED_OUT, events=events))
 
     def finish(self, run: Run) -> None:
-        """Note the end of a run; the end of one that we stopped is noted already."""
+        """Record the end of a run; the end of a stopped run is already recorded."""
         match run.environment.program_state():
             case ProgramEnded():
                 output = run.environment.states.get_input()
@@ -158,7 +158,7 @@ class LocalExecution(Execution):
         return self._run.environment.map_run_record_pool_manager.get(arn)
 
     def description(self) -> dict[str, Any]:
-        """Return the fields of DescribeExecution, which events on EventBridge have, too."""
+        """Return the fields of DescribeExecution, which EventBridge events also have."""
         succeeded = self.exec_status is ExecutionStatus.SUCCEEDED
         found = {
             **self.summary(),
@@ -191,7 +191,7 @@ class LocalExecution(Execution):
         return {name: value for name, value in found.items() if value is not None}
 
     def _end(self, run: Run, ending: Ending) -> None:
-        """Note the end. A second end, and one of a run before a redrive, change nothing."""
+        """Record the end. A second end, and one of a run before a redrive, change nothing."""
         with self._lock:
             if run is not self._run or self._events is not None:
                 return
@@ -205,7 +205,7 @@ class LocalExecution(Execution):
 
     def _new_run(self, resumption: Resumption | None = None) -> Run:
         run = Run(details=self._details(), listener=self, pool=self._new_pool(), resumption=resumption)
-        self.exec_worker = run  # where moto looks for Map Runs
+        self.exec_worker = run  # where moto searches Map Runs
         return run
 
     def _resumption(self, events: Sequence[Any]) -> Resumption:
@@ -222,9 +222,9 @@ class LocalExecution(Execution):
 
 
 def now() -> datetime:
-    """Return the present time, as moto writes it."""
+    """Return the current time in moto's form."""
     return datetime.now(tz=UTC)
 
 
 def _not_redrivable(status: str) -> str:
-    return f"Execution is {status} and cannot be redriven"  # AWS's words
+    return f"Execution is {status} and cannot be redriven"  # AWS's text

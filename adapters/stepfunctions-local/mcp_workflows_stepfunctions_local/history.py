@@ -1,4 +1,4 @@
-"""The history of an execution: continuation after a redrive, the last event of an end, and a view without data."""
+"""The history of an execution: continuation after a redrive, the last event of an end, and a form without data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from moto.stepfunctions.parser.asl.eval.event.event_manager import EventManager
 
 _DATA: Final = frozenset({"input", "inputDetails", "output", "outputDetails"})
-_DETAILS: Final = "EventDetails"  # the end of the name of the field that holds them
+_DETAILS: Final = "EventDetails"  # the end of the name of their field
 
 
 def writer_after(events: Sequence[Mapping[str, Any]]) -> EventManager:
@@ -22,17 +22,17 @@ def writer_after(events: Sequence[Mapping[str, Any]]) -> EventManager:
 
 
 def with_end(events: Sequence[Mapping[str, Any]], event: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the history with the event of an end from outside; on AWS the event before ExecutionAborted has id 0."""
+    """Return the history with the event of an external end; on AWS the event before ExecutionAborted has id 0."""
     return [*events, {**event, "id": last_id(events) + 1, "previousEventId": 0, "timestamp": datetime.now(tz=UTC)}]
 
 
 def last_id(events: Sequence[Mapping[str, Any]]) -> int:
-    """Return the id of the newest event, 0 if there is none."""
+    """Return the id of the newest event, or 0 without events."""
     return max((int(event["id"]) for event in events), default=0)
 
 
 def last_entered(events: Sequence[Mapping[str, Any]], definition: str) -> tuple[str, Any] | None:
-    """Return the state of the top level that was entered last, and its input: a redrive continues there."""
+    """Return the top-level state that was entered last, and its input, where a redrive continues."""
     top = json.loads(definition)["States"]
     for event in reversed(events):
         entered = event.get("stateEnteredEventDetails")
@@ -42,7 +42,7 @@ def last_entered(events: Sequence[Mapping[str, Any]], definition: str) -> tuple[
 
 
 def without_data(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the events as `includeExecutionData: false` shows them; moto ignores it."""
+    """Return the events in the form of `includeExecutionData: false`, which moto ignores."""
     return [{name: _strip_data(name, value) for name, value in event.items()} for event in events]
 
 

@@ -1,4 +1,4 @@
-"""Evaluation of JSONata without Java; moto evaluates no JSONata without a JVM."""
+"""Evaluation of JSONata without Java; moto needs a JVM for it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mcp_workflows_stepfunctions_local.patches import replace
 
 
 def evaluate(expression: str) -> Any:
-    """Return the value of an expression, as plain JSON.
+    """Return the value of an expression as plain JSON.
 
     Raises:
-        JSONataException: it cannot be parsed or evaluated.
+        JSONataException: the expression cannot be parsed or evaluated.
     """
     try:
         value: Any = Jsonata(expression).evaluate(None)
@@ -27,7 +27,7 @@ def evaluate(expression: str) -> Any:
 
 
 def declare(bindings: Mapping[str, Any]) -> str:
-    """Return variables as JSONata declarations; moto writes text unescaped, so a quotation mark in a value broke it."""
+    """Return variables as JSONata declarations; moto does not escape texts, so a quotation mark in a value broke it."""
     return "".join(
         f"{name}:={json.dumps(value, separators=(',', ':'), default=str)};" for name, value in bindings.items()
     )
@@ -41,5 +41,5 @@ def install() -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that JSON has not as one that it has: the library's own sequences as lists, functions as text."""
+    """Return JSON for a value that JSON lacks: the library's own sequences become lists, functions become text."""
     return list(value) if hasattr(value, "__iter__") else str(value)

@@ -41,13 +41,13 @@ from mcp_workflows_stepfunctions_local.patches import replace, require, wrap
 
 _PLACE_OR_ESCAPE: Final = re.compile(r"\{\}|\\(.)", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t"}
-_CONTROLS: Final = {ord(control): f"\\{letter}" for letter, control in _ESCAPES.items()}  # moto's lexer takes none
+_CONTROLS: Final = {ord(control): f"\\{letter}" for letter, control in _ESCAPES.items()}  # moto's lexer accepts none
 
 _TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT(?!24)\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def install() -> None:
-    """Put the corrections into moto."""
+    """Apply the corrections to moto."""
     replace(ComparisonVariable, "_eval_body", _compare)
     wrap(StringVariableSample, "_eval_body", _read_variable)
     wrap(Preprocessor, "visitChoice_rule_comparison_variable", _keep_assign)
@@ -79,9 +79,9 @@ def failure(env: Any, error: StatesErrorNameType, cause: str) -> FailureEventExc
 
 
 def _compare(comparison: Any, env: Any) -> None:
-    """Evaluate a comparison. Only IsPresent may meet a missing variable; moto calls all others false.
+    """Evaluate a comparison. Only IsPresent accepts a missing variable; moto evaluates all others to false.
 
-    Moto swaps the sides if the right one is a variable, and looks for a path into the context object in the input.
+    Moto swaps the sides if the right one is a variable, and searches a path into the context object in the input.
     """
     function, sampler = comparison.comparison_function, comparison.variable.string_sampler
     comparison.variable.eval(env)
@@ -104,7 +104,7 @@ def _compare(comparison: Any, env: Any) -> None:
 
 
 def _read_variable(read: Callable[..., None]) -> Callable[..., None]:
-    """Fail at a variable that is not assigned, or lacks the field; moto takes it as null."""
+    """Fail for a variable without a value or without the field; moto reads null."""
 
     def eval_body(sampler: Any, env: Any) -> None:
         read(sampler, env)
@@ -117,7 +117,7 @@ def _read_variable(read: Callable[..., None]) -> Callable[..., None]:
 
 
 def _keep_assign(visit: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the Assign of a rule in JSONPath; moto drops it."""
+    """Keep the Assign of a rule in JSONPath, which moto drops."""
 
     def visit_rule(preprocessor: Any, ctx: Any) -> Any:
         rule = visit(preprocessor, ctx)
@@ -129,7 +129,7 @@ def _keep_assign(visit: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _try_rule(rule: Any, env: Any) -> None:
-    """Evaluate a rule, and if it matches its Assign and Output, which moto evaluates with `true` as the input."""
+    """Evaluate a rule, and after a match its Assign and Output, which moto evaluates with `true` as the input."""
     rule.comparison.eval(env)
     if env.stack[-1]:
         matched = env.stack.pop()
@@ -138,7 +138,7 @@ def _try_rule(rule: Any, env: Any) -> None:
 
 
 def _choose(state: Any, env: Any) -> None:
-    """Leave the name of the next state on the stack; Assign and Output of the state belong to its Default alone."""
+    """Leave the name of the next state on the stack; Assign and Output of the state belong only to its Default."""
     for rule in state.choices_decl.rules:
         rule.eval(env)
         if env.stack.pop():
@@ -158,7 +158,7 @@ def _apply(env: Any, *parts: Any) -> None:
 
 
 def _leave_choice(state: Any, env: Any) -> None:
-    """Go to the chosen state; moto decides by its name whether the Default was taken."""
+    """Go to the chosen state; moto derives from its name whether the Default was taken."""
     chosen = env.stack.pop()
     if state.output_path:
         state.output_path.eval(env=env)
@@ -166,7 +166,7 @@ def _leave_choice(state: Any, env: Any) -> None:
 
 
 def _read_function(_preprocessor: Any, ctx: Any) -> StringIntrinsicFunction:
-    """Read an intrinsic function from the text that the JSON stands for; moto reads JSON's escapes as its own."""
+    """Read an intrinsic function from its decoded JSON text; moto mistakes JSON's escapes for the function's."""
     text = json.loads(ctx.getText()).translate(_CONTROLS)
     function, _ = IntrinsicParser.parse(text)
     return StringIntrinsicFunction(intrinsic_function_derivation=text, function=function)
@@ -190,7 +190,7 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def _format(function: Any, env: Any) -> None:
-    """Evaluate States.Format; moto gives the template to Python's str.format, which fails at escapes and braces."""
+    """Evaluate States.Format; moto passes the template to Python's str.format, which fails at escapes and braces."""
     function.argument_list.eval(env=env)
     template, *values = env.stack.pop()
     source: str = getattr(function.argument_list.arguments[0], "source", None) or template.replace("\\", "\\\\")
@@ -204,15 +204,15 @@ def _format(function: Any, env: Any) -> None:
 
 
 def parse_timestamp(text: Any) -> datetime | None:
-    """Return the time of a timestamp, in the profile of RFC 3339 that the Amazon States Language has, or None."""
+    """Return the time of a timestamp in the Amazon States Language's profile of RFC 3339, or None."""
     try:
         return datetime.fromisoformat(text) if _TIMESTAMP.fullmatch(text) else None
-    except (TypeError, ValueError):  # no text, or no such day
+    except (TypeError, ValueError):  # not a text, or no such day
         return None
 
 
 def _wait_seconds(wait: Any, env: Any) -> int:
-    """Return the seconds until a timestamp, rounded up; moto takes it for local time."""
+    """Return the seconds until a timestamp, rounded up; moto reads it as local time."""
     wait.string.eval(env=env)
     text = env.stack.pop()
     until = parse_timestamp(text)

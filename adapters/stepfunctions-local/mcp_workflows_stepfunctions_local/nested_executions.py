@@ -1,7 +1,7 @@
 """Executions started by executions: `states:startExecution` with `.sync`, `.sync:2`, and `aws-sdk:sfn` calls.
 
-Moto passes the parameters on as the definition writes them (`StateMachineArn`), where its client needs
-`stateMachineArn`, and does the reverse with the reply.
+Moto forwards the parameters with the names of the definition (`StateMachineArn`), but its client needs
+`stateMachineArn`, and the reverse for the reply.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from moto.stepfunctions.parser.asl.utils.encoding import to_json_str
 from mcp_workflows_stepfunctions_local.execution import COMPACT
 from mcp_workflows_stepfunctions_local.patches import require, wrap
 
-_NESTED: Final = frozenset({"inputDetails", "outputDetails"})  # fields of the reply with keys of the API inside
+_NESTED: Final = frozenset({"inputDetails", "outputDetails"})  # fields of the reply that contain keys of the API
 
 
 def install() -> None:
@@ -55,7 +55,7 @@ def translate_reply(prepare: Callable[..., None]) -> Callable[..., None]:
 
 
 def _calls_step_functions(state: Any) -> bool:
-    """Return True if a Task state calls Step Functions; parameters of other services fit their clients as they are."""
+    """Return True if a Task state calls Step Functions; parameters of other services need no translation."""
     return bool(state._get_boto_service_name() == "stepfunctions")  # noqa: SLF001 moto's own
 
 

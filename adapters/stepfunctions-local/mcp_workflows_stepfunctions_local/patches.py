@@ -62,7 +62,7 @@ def check() -> None:
     """Check the release of moto and the parts that we use.
 
     Raises:
-        LocalEngineError: the release is unknown, or a part is gone.
+        LocalEngineError: the release is unknown, or a part is missing.
     """
     version = metadata.version("moto")
     if not is_known(version):
@@ -75,7 +75,7 @@ def require(owner: Any, *names: str) -> None:
     """Check that a module or class of moto still has these parts.
 
     Raises:
-        LocalEngineError: one is gone.
+        LocalEngineError: a part is missing.
     """
     annotated = getattr(owner, "__annotations__", {})
     gone = [name for name in names if not hasattr(owner, name) and name not in annotated]
@@ -86,12 +86,12 @@ def require(owner: Any, *names: str) -> None:
 
 
 def replace(owner: Any, name: str, part: Any) -> None:
-    """Put a part of ours in the place of moto's."""
+    """Replace a part of moto with ours."""
     require(owner, name)
     setattr(owner, name, part)
 
 
 def wrap(owner: type, name: str, wrapper: Callable[[Any], Any]) -> None:
-    """Wrap a method of a class of moto; the class may inherit it."""
+    """Wrap a method of a class of moto, which the class may inherit."""
     require(owner, name)
     setattr(owner, name, wrapper(getattr(owner, name)))

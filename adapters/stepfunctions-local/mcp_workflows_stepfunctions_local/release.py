@@ -1,4 +1,4 @@
-"""The releases of moto that the local engine is made for, and the error for all others."""
+"""The supported releases of moto, and the error for all others."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def is_known(version: str) -> bool:
 
 
 def describe_misfit(reason: str) -> str:
-    """Return the message for a moto that our patches do not fit."""
+    """Return the message for an unsupported moto."""
     return f"the local engine is made for {MOTO} and does not fit the moto that is installed ({reason}): {_INSTALL}"

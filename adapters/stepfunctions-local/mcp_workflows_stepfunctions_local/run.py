@@ -23,30 +23,30 @@ _NO_STATE: Final = ""  # the state of a run before its definition is parsed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """The point where a redrive continues: a state of the top level, its input and its variables."""
+    """The point where a redrive continues: a top-level state, its input and its variables."""
 
-    events: Sequence[Any]  # the history until now
-    count: int  # of redrives, this one too
+    events: Sequence[Any]  # the history so far
+    count: int  # of redrives, including this one
     state: str
     input: Any
     variables: Any
 
 
 class RunListener(Protocol):
-    """The execution that a run belongs to."""
+    """The execution of a run."""
 
     def finish(self, run: Run) -> None:
-        """Note that the run came to its own end."""
+        """Record that the run ended by itself."""
 
     def time_out(self, run: Run) -> None:
-        """Note that the TimeoutSeconds of the definition are over."""
+        """Record that the TimeoutSeconds of the definition have passed."""
 
 
 class Run(ExecutionWorker):
-    """The evaluation of a definition in a thread of its own, which reports its end to the execution.
+    """The evaluation of a definition in a separate thread, which reports its end to the execution.
 
-    Moto makes the environment only in the thread that evaluates: in its first milliseconds an execution could not be
-    stopped, nor its history read. It also keeps a second thread per execution for TimeoutSeconds, which most
+    Moto creates the environment only in the thread that evaluates: in its first milliseconds an execution could not be
+    stopped, nor its history read. Moto also keeps a second thread per execution for TimeoutSeconds, which most
     definitions lack.
     """
 
@@ -63,21 +63,21 @@ class Run(ExecutionWorker):
         self._timer: threading.Timer | None = None
         self.env = self.environment = self._get_evaluation_environment()
         replace(self.environment, "callback_pool_manager", pool)
-        self.environment.next_state_name = _NO_STATE  # which makes it run
+        self.environment.next_state_name = _NO_STATE  # makes it run
         self._open()
 
     @property
     def events(self) -> list[Any]:
-        """The events until now."""
+        """The events so far."""
         return list(self.environment.event_manager.get_event_history())
 
     @property
     def variables(self) -> Any:
-        """The variables assigned in states of the top level."""
+        """The variables assigned in top-level states."""
         return self.environment.variable_store
 
     def start(self) -> None:
-        """Begin the evaluation in a thread of its own."""
+        """Start the evaluation in a separate thread."""
         threading.Thread(target=self._execution_logic, daemon=True).start()
 
     def abandon(self) -> None:
@@ -92,7 +92,7 @@ class Run(ExecutionWorker):
         try:
             self.environment.next_state_name = first
         except RuntimeError:
-            return  # stopped already: moto then refuses to set a state
+            return  # already stopped: moto then refuses to set a state
         if program.timeout_seconds is not None:
             self._timer = threading.Timer(program.timeout_seconds.timeout_seconds, self._listener.time_out, (self,))
             self._timer.daemon = True

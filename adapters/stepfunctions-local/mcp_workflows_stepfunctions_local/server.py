@@ -39,7 +39,7 @@ _DEFINITION: Final = re.compile(r" in definition '.*", re.DOTALL)  # moto repeat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalEngine:
-    """A local engine that runs in threads of this process; everything is gone when the process ends."""
+    """A local engine that runs in threads of this process; all its state ends with the process."""
 
     host: str
     port: int
@@ -51,15 +51,15 @@ class LocalEngine:
         return f"http://{self.host}:{self.port}"
 
     def stop(self) -> None:
-        """Take no more calls. Executions run until the process ends."""
+        """Stop accepting calls. Executions run until the process ends."""
         self.server.stop()
 
 
 def start(port: int, host: str = "127.0.0.1", *, deploy: Sequence[Path] = (), region: str = REGION) -> LocalEngine:
-    """Start the local engine; it answers calls when this returns. Call it once per process: moto is full of globals.
+    """Start the local engine, and return when it answers. Call it once per process, as moto has many globals.
 
     Raises:
-        LocalEngineError: the port is taken, a file cannot be deployed, or the installed moto is not one that we know.
+        LocalEngineError: the port is taken, a file cannot be deployed, or the installed moto is not supported.
     """
     check_port(host, port)
     patches.check()
@@ -68,8 +68,8 @@ def start(port: int, host: str = "127.0.0.1", *, deploy: Sequence[Path] = (), re
     settings: Any = default_user_config
     settings["stepfunctions"] = {"execute_state_machine": True}
     settings["lambda"] = {"use_docker": False}
-    os.environ["MOTO_PORT"] = str(port)  # where Task states call; moto reads it nowhere else
-    for chatty in ("werkzeug", "moto.stepfunctions.parser.asl"):  # a line per request, a page per state that fails
+    os.environ["MOTO_PORT"] = str(port)  # the port that Task states call; moto reads it nowhere else
+    for chatty in ("werkzeug", "moto.stepfunctions.parser.asl"):  # a line per request, a page per failed state
         logging.getLogger(chatty).setLevel(logging.CRITICAL)
     for file in deploy:
         deploy_file(file, region)
@@ -79,7 +79,7 @@ def start(port: int, host: str = "127.0.0.1", *, deploy: Sequence[Path] = (), re
 
 
 def check_port(host: str, port: int) -> None:
-    """Check that we can listen on the port; moto's server waits for ever when it cannot have it.
+    """Check that we can listen on the port; moto's server waits forever if it cannot.
 
     Raises:
         LocalEngineError: another process listens there, or the address does not belong to this machine.
@@ -89,7 +89,7 @@ def check_port(host: str, port: int) -> None:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except (OSError, OverflowError) as error:  # OverflowError: a number that is no port
+        except (OSError, OverflowError) as error:  # OverflowError: not a port number
             raise LocalEngineError(
                 f"cannot listen on {host}:{port} ({getattr(error, 'strerror', None) or error}): "
                 "choose another with --port or --host"
@@ -122,6 +122,6 @@ def deploy_file(file: Path, region: str) -> None:
 
 
 def _shorten(refusal: str) -> str:
-    """Return moto's message on a definition, to follow the file name: `:line:column: ...` if moto knows the place."""
+    """Return moto's message on a definition, to follow the file name: `:line:column: ...` if moto gives the place."""
     found = _POSITION.search(refusal)
     return f":{found[1]}:{int(found[2]) + 1}: {found[3]}" if found else f": {_DEFINITION.sub('', refusal)}"

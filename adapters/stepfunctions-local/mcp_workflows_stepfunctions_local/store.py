@@ -32,7 +32,7 @@ class Routes:
 
 
 class Store(StepFunctionsParserBackend):
-    """Moto's store, with the executions by ARN, tokens also after their end, and tasks of activities."""
+    """Moto's store, with executions by ARN, tokens also after their end, and tasks of activities."""
 
     routes: ClassVar[Routes]
 
@@ -45,17 +45,17 @@ class Store(StepFunctionsParserBackend):
 
     @property
     def _url_module(self) -> Any:
-        """The addresses and handlers of the API; moto derives a module from the name of the one this class is in."""
+        """The addresses and handlers of the API; moto derives a module from the name of this class's module."""
         return type(self).routes
 
     def reset(self) -> None:
-        """Forget everything and stop all executions; moto forgets executions and lets their threads run on."""
+        """Delete everything and stop all executions; moto deletes executions, but their threads continue."""
         for execution in list(self.standard.values()):
             execution.stop(now(), None, None)
         super().reset()
 
     def create_state_machine(self, name: str, definition: str, *args: Any, **more: Any) -> StateMachine:
-        """Create a state machine with AWS's checks: moto takes any state in an Express machine, and any redefinition.
+        """Create a state machine with AWS's checks: moto accepts any state in an Express machine, and any redefinition.
 
         Raises:
             RefusedError: InvalidDefinition, StateMachineAlreadyExists.
@@ -81,7 +81,7 @@ class Store(StepFunctionsParserBackend):
         execution_input: str | None = None,
         trace_header: Any = None,
     ) -> LocalExecution:
-        """Start an execution, or return the running one of this name and input; moto names one without a name "None".
+        """Start an execution, or return the running one with this name and input; moto's default name is "None".
 
         Raises:
             RefusedError: StateMachineDoesNotExist, InvalidName, InvalidExecutionInput, ExecutionAlreadyExists.
@@ -121,7 +121,7 @@ class Store(StepFunctionsParserBackend):
         return f"{prefix}:execution:{target.machine.name}:{name}"
 
     def describe_execution(self, execution_arn: str) -> LocalExecution:  # type: ignore[override]  # ours
-        """Return the execution of this ARN; moto returns those of Express machines as well.
+        """Return the execution of this ARN; moto also returns those of Express machines.
 
         Raises:
             RefusedError: InvalidArn, ExecutionDoesNotExist.
@@ -143,7 +143,7 @@ class Store(StepFunctionsParserBackend):
         return resolve(self.machine, arn)
 
     def machine(self, arn: str) -> StateMachine:
-        """Return the machine of this ARN, which names no version.
+        """Return the machine of this ARN, which contains no version.
 
         Raises:
             RefusedError: StateMachineDoesNotExist.
@@ -154,7 +154,7 @@ class Store(StepFunctionsParserBackend):
         return found
 
     def delete_state_machine(self, arn: str) -> None:
-        """Delete a machine and stop its executions; moto lets their threads run on."""
+        """Delete a machine and stop its executions; in moto, their threads continue."""
         for execution in [found for found in self.standard.values() if found.target.machine.arn == arn]:
             execution.stop(now(), None, None)
             del self.standard[execution.exec_arn]
@@ -185,7 +185,7 @@ class Store(StepFunctionsParserBackend):
         raise RefusedError("ResourceNotFound", f"Resource not found: '{map_run_arn}'")
 
     def token(self, name: str) -> Token:
-        """Return a task token that was issued once.
+        """Return a task token that was issued.
 
         Raises:
             RefusedError: InvalidToken.
@@ -195,7 +195,7 @@ class Store(StepFunctionsParserBackend):
         return self.tokens[name]
 
     def answer(self, token: str, outcome: CallbackOutcome) -> None:
-        """Give an answer to the waiting state; moto takes late answers, and reports ended tokens as InvalidToken.
+        """Deliver an answer to the waiting state; moto accepts late answers, and reports ended tokens as InvalidToken.
 
         Raises:
             RefusedError: InvalidToken, TaskTimedOut.
@@ -205,12 +205,12 @@ class Store(StepFunctionsParserBackend):
 
 
 def too_late() -> RefusedError:
-    """Return the error for a token whose state does not wait any more."""
+    """Return the error for a token whose state no longer waits."""
     return RefusedError("TaskTimedOut", "Task Timed Out: 'Provided task does not exist anymore'")
 
 
 def _same(found: LocalExecution, text: str) -> LocalExecution:
-    """Return the execution that has the name already, if it still runs and has the same input.
+    """Return the existing execution with the name, if it still runs and has the same input.
 
     Raises:
         RefusedError: ExecutionAlreadyExists.

@@ -1,4 +1,4 @@
-"""Task tokens: a new one for each attempt of a state, outstanding until it is answered or the state is left."""
+"""Task tokens: a new one per attempt of a state, open until it is answered or the state ends."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Token:
 
     @property
     def is_outstanding(self) -> bool:
-        """True if the state still waits and has no answer yet."""
+        """True if the state still waits for an answer."""
         return self.endpoint.consumer_error is None and self.endpoint.get_outcome() is None
 
     def answer(self, outcome: CallbackOutcome) -> bool:
-        """Give an answer to the state; return False if it has one already or does not wait any more."""
+        """Deliver an answer to the state; return False if it already has one or no longer waits."""
         with self.lock:
             if not self.is_outstanding:
                 return False
@@ -48,7 +48,7 @@ class Token:
             return True
 
     def close(self) -> None:
-        """Take no more answers, and end the waiting of the state."""
+        """Accept no more answers, and end the wait of the state."""
         with self.lock:
             if self.endpoint.consumer_error is None:
                 self.endpoint.report(CallbackConsumerLeft())
@@ -59,20 +59,20 @@ class Token:
 
 
 class ActivityQueue(Activity):
-    """An activity with a queue of tasks that workers can wait for; moto's raises IndexError when there is none."""
+    """An activity with a queue of tasks that workers can wait for; without a task, moto's raises IndexError."""
 
     def __init__(self, arn: str, name: str) -> None:
         super().__init__(arn, name)
         self._changed = threading.Condition()
 
     def add_task(self, task: ActivityTask) -> None:
-        """Add a task and wake a worker up."""
+        """Add a task, and wake a worker."""
         with self._changed:
             super().add_task(task)
             self._changed.notify()
 
     def take(self, seconds: float, tokens: Mapping[str, Token]) -> ActivityTask | None:
-        """Return the oldest task whose state still waits, or None if there is none within `seconds`."""
+        """Return the oldest task whose state still waits, or None if none arrives within `seconds`."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while self._changed.wait_for(lambda: self._tasks, max(0.0, deadline - time.monotonic())):
@@ -98,11 +98,11 @@ class TokenPool(CallbackPoolManager):
         return endpoint
 
     def add_activity_task(self, callback_id: str, activity_arn: str, activity_input: str) -> ActivityCallbackEndpoint:
-        """Add a token of an activity, before a worker can have its task; moto does the reverse."""
+        """Add a token of an activity before a worker can get its task; moto does this afterwards."""
         endpoint = ActivityCallbackEndpoint(callback_id=callback_id, activity_input=activity_input)
         queue = self._queues.get(activity_arn)
         if queue is None:
-            return super().add_activity_task(callback_id, activity_arn, activity_input)  # which says what is wrong
+            return super().add_activity_task(callback_id, activity_arn, activity_input)  # explains the problem
         self._pool[callback_id] = endpoint
         self._keep(callback_id, endpoint)
         queue.add_task(ActivityTask(task_token=callback_id, task_input=activity_input))
@@ -113,7 +113,7 @@ class TokenPool(CallbackPoolManager):
         return token in self._own and self._own[token].is_outstanding
 
     def close(self, token: str) -> None:
-        """Close a token whose state is left."""
+        """Close the token of a state that ended."""
         if token in self._own:
             self._own[token].close()
 
@@ -137,7 +137,7 @@ def install() -> None:
 
 
 def renew_token(evaluate: Evaluation) -> Evaluation:
-    """Make a token for each attempt; moto makes one per state, so a Retry found the old one answered already."""
+    """Create a token per attempt; moto creates one per state, so a Retry found the old one already answered."""
 
     def evaluate_with_new_token(state: Any, env: Any) -> None:
         token, pool = _token(env), env.callback_pool_manager
@@ -154,7 +154,7 @@ def renew_token(evaluate: Evaluation) -> Evaluation:
 
 
 def close_token(evaluate: Evaluation) -> Evaluation:
-    """Close the token of an activity that has timed out or missed a heartbeat; moto still takes answers to it."""
+    """Close the token of an activity after a timeout or a missed heartbeat; moto still accepts answers to it."""
 
     def evaluate_and_close(state: Any, env: Any) -> None:
         try:
@@ -168,6 +168,6 @@ def close_token(evaluate: Evaluation) -> Evaluation:
 
 
 def _token(env: Any) -> str | None:
-    """Return the task token of the state that is evaluated in this environment."""
+    """Return the task token of the evaluated state in this environment."""
     task: Mapping[str, str] | None = env.states.context_object.context_object_data.get("Task")
     return task["Token"] if task else None

@@ -58,7 +58,7 @@ def _check_json(text: str, member: str, code: str, words: str) -> None:
 
 
 def check_express(definition: str) -> None:
-    """Check that an Express machine has no state that can wait for more than five minutes; moto takes them.
+    """Check that an Express machine has no state that can wait for more than five minutes, which moto accepts.
 
     Raises:
         RefusedError: InvalidDefinition.
@@ -74,7 +74,7 @@ def check_express(definition: str) -> None:
 
 
 def _resources(part: Any) -> Iterator[str]:
-    """Return the resources of the Task states of a definition, also inside Map and Parallel states."""
+    """Yield the resources of the Task states of a definition, also inside Map and Parallel states."""
     match part:
         case {"Type": "Task", "Resource": str(resource)}:
             yield resource

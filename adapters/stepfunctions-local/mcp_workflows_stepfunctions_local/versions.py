@@ -56,13 +56,13 @@ def version(machine: Any, arn: str) -> Any:
 
 
 def choose_version(routes: list[dict[str, Any]]) -> str:
-    """Return the ARN of one of an alias's versions, at random by their weights."""
+    """Return the ARN of one of an alias's versions, randomly by their weights."""
     arns = [str(route["stateMachineVersionArn"]) for route in routes]
     return random.choices(arns, [int(route["weight"]) for route in routes])[0]  # noqa: S311 no secret
 
 
 def publish(machine: Any, description: str | None) -> Any:
-    """Return the machine as its next version, or the latest one if it has not changed since, as on AWS."""
+    """Return the machine as its next version, or the latest version if it is unchanged, as on AWS."""
     latest = machine.latest_version
     if latest is None or (latest.definition, latest.roleArn) != (machine.definition, machine.roleArn):
         machine.publish(description)
@@ -70,7 +70,7 @@ def publish(machine: Any, description: str | None) -> Any:
 
 
 def unpublish(machine: Any, arn: str) -> None:
-    """Delete a version; deleting it twice is no error.
+    """Delete a version; a second deletion is not an error.
 
     Raises:
         RefusedError: ConflictException, while an alias uses it.

@@ -1,4 +1,4 @@
-"""StepFunctionsAdapter: the four verbs, in front of AWS Step Functions in one account and Region.
+"""StepFunctionsAdapter: the four verbs, for AWS Step Functions in one account and Region.
 
 Sources: https://docs.aws.amazon.com/step-functions/latest/apireference/API_SendTaskSuccess.html, API_StopExecution.html
 and API_ListExecutions.html.
@@ -56,7 +56,7 @@ _CLOSED: Final = frozenset({_ANSWERED, "TaskDoesNotExist", "InvalidToken"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """The parts of an entered adapter; all but the Express executions can be lost at any time."""
+    """The parts of an entered adapter; all except the Express executions can be lost at any time."""
 
     client: Client
     machines: Machines
@@ -69,7 +69,7 @@ class _Opened:
 class StepFunctionsAdapter(Adapter):
     """State machines of AWS Step Functions as workflows.
 
-    It has those capabilities of `mcp_workflows.adapter` that Step Functions has.
+    It has the capabilities of `mcp_workflows.adapter` that Step Functions supports.
     """
 
     Settings: ClassVar[type[BaseModel]] = StepFunctionsSettings
@@ -90,7 +90,7 @@ class StepFunctionsAdapter(Adapter):
     def identity(self) -> str:
         """The account and Region, without a call; see `Adapter.identity`.
 
-        The profile stands for an account that no setting names, and its host for an engine that is not AWS.
+        The profile replaces an account that no setting names; the host of a custom endpoint replaces both.
         """
         settings, client = self._settings, self._opened.client
         account = settings.known_account or settings.profile or os.environ.get("AWS_PROFILE", "default")
@@ -98,7 +98,7 @@ class StepFunctionsAdapter(Adapter):
         return f"stepfunctions:{where}/{client.region}"
 
     async def __aenter__(self) -> Self:
-        """Make all clients, which needs neither the engine nor valid credentials.
+        """Create all clients, which needs neither the engine nor valid credentials.
 
         Raises:
             ConfigError: there is no Region, or the profile does not exist.
@@ -129,14 +129,14 @@ class StepFunctionsAdapter(Adapter):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the clients. Running Express executions continue at AWS, and their outcome is lost."""
+        """Close the clients. Running Express executions continue on AWS, and their outcome is lost."""
         self._entered = self.tooling.parts = None
         await self._stack.aclose()
 
     async def start(self, start: Start) -> str:
-        """Call StartExecution with a name made of the key, and return the execution's ARN; see `Adapter.start`."""
+        """Call StartExecution with a name derived from the key, and return the execution's ARN; see `Adapter.start`."""
         opened, options = self._opened, StepFunctionsOptions.read(start.options)
-        text = read_input(start.arguments)  # a wrong input is refused before any call
+        text = read_input(start.arguments)  # an invalid input is refused before any call
         caller = self._caller(options)
         machine = await opened.machines.find_startable(start.workflow, express=options.express)
         request = start_request(start, machine, text, caller)
@@ -147,26 +147,26 @@ class StepFunctionsAdapter(Adapter):
         return arn
 
     async def describe(self, ref: Ref) -> Execution:
-        """Call DescribeExecution, and while it runs GetExecutionHistory for new events; see `Adapter.describe`."""
+        """Call DescribeExecution, and for a running execution GetExecutionHistory; see `Adapter.describe`."""
         opened = self._opened
         if is_express(ref.handle):
             return opened.express.describe(ref)
         return await describe_execution(opened.client, opened.reader, opened.console, ref)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Send answers with the task tokens in the history, and ignore those to questions that are not open.
+        """Send answers with the task tokens in the history; answers to questions that are not open are ignored.
 
         Raises:
             EngineRefused: an answer is too large, or the engine does not know the token of an open question.
         """
         opened = self._opened
         if is_express(ref.handle):
-            opened.express.describe(ref)  # it asks nothing
+            opened.express.describe(ref)  # it asks no questions
             return
         for delivery in answer_calls(await opened.reader.read(ref.handle, ref.gates), ref.gates, responses):
             if await _send(opened.client, delivery):
                 continue
-            history = await opened.reader.read(ref.handle, ref.gates)  # it may have been answered, timed out or stopped
+            history = await opened.reader.read(ref.handle, ref.gates)  # the wait may have ended meanwhile
             waiting = history.waiting.get(int(delivery.key))
             if waiting is not None and not history.ended:
                 raise EngineRefused(
@@ -175,22 +175,22 @@ class StepFunctionsAdapter(Adapter):
                 )
 
     async def cancel(self, ref: Ref) -> None:
-        """Call StopExecution, which takes effect at once; an Express execution cannot be stopped."""
+        """Call StopExecution, which takes effect immediately; an Express execution cannot be stopped."""
         if is_express(ref.handle):
             self._opened.express.describe(ref)
         else:
             await self._stop(ref, CANCELLED_BY_US)
 
     async def terminate(self, ref: Ref, reason: str) -> None:
-        """Cancel with another reason: Step Functions has no gentler way to stop; see `Terminates.terminate`."""
+        """Cancel with another reason, as Step Functions has only one way to stop; see `Terminates.terminate`."""
         if is_express(ref.handle):
             raise EngineRefused("an Express execution cannot be stopped: it ends within 5 minutes")
         await self._stop(ref, reason)
 
     async def _stop(self, ref: Ref, reason: str) -> None:
-        """Stop an execution in any state; an ended one stays as it is.
+        """Stop an execution in any state; an ended one does not change.
 
-        The reason of an encrypted execution is encrypted, too. Without permission for that, it is stopped without one.
+        The reason of an encrypted execution is also encrypted. Without permission for that, none is sent.
         """
         client, caller = self._opened.client, StepFunctionsOptions.read(ref.options).caller
         why = {"error": CANCELLED, "cause": reason[:MAX_CAUSE]}
@@ -204,13 +204,13 @@ class StepFunctionsAdapter(Adapter):
         return await adopt(self._opened.client, execution_id)
 
     async def list_ended(self, workflow: str, since: datetime) -> Sequence[EndedExecution]:
-        """Call ListExecutions, once for each 1,000 that are later; see `ListsEnded.list_ended`."""
+        """Call ListExecutions once per 1,000 later executions; see `ListsEnded.list_ended`."""
         opened = self._opened
         return await list_ended(opened.client, await opened.machines.find(workflow), since)
 
     @staticmethod
     def same_workflow(written: str, found: str) -> bool:
-        """Return True if an ARN that `adopt` found is the machine that a tool names, by ARN or by name."""
+        """Return True if the machine that `adopt` found is the one that a tool names, by ARN or by name."""
         return same_workflow(written, found)
 
     @staticmethod
@@ -219,7 +219,7 @@ class StepFunctionsAdapter(Adapter):
         return options.get("express") is True
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-        """Return those that still run, by ListExecutions; see `DescribesMany.describe_many`."""
+        """Return those that still run, from ListExecutions; see `DescribesMany.describe_many`."""
         return await self._opened.listings.describe_many(refs)
 
     @property
@@ -228,14 +228,14 @@ class StepFunctionsAdapter(Adapter):
         return self._opened.client.allowance
 
     async def hints(self, changed: Callable[[str], None]) -> None:
-        """Report the executions that EventBridge names in the queue of `events`; see `Hints.hints`."""
+        """Report the executions that EventBridge events in the queue of `events` name; see `Hints.hints`."""
         await receive_hints(self._opened.client, self._settings, changed)
 
     def _caller(self, options: StepFunctionsOptions) -> str | None:
         """Return the source identity of a start.
 
         Raises:
-            EngineRefused: there is no role whose session could carry it.
+            EngineRefused: there is no role whose session could have it.
         """
         if options.source_identity is not None and self._settings.assume_role is None:
             raise EngineRefused(NO_ROLE, final=True)
@@ -249,7 +249,7 @@ class StepFunctionsAdapter(Adapter):
 
 
 async def _send(client: Client, delivery: AnswerCall) -> bool:
-    """Make the call; return False if the engine does not know the token, or not any more."""
+    """Make the call; return False if the engine does not know the token, or no longer."""
     try:
         await client.call(delivery.operation, known=_CLOSED, **delivery.params)
     except ExpectedCodeError as answered:
@@ -273,7 +273,7 @@ def listings(client: Client) -> Listings:
             found = ExecutionArn.parse(handle)
         except EngineRefused:
             return None
-        if found.express or found.label:  # they appear in no list
+        if found.express or found.label:  # no list contains these
             return None
         return ListEntry(workflow=Machine(place=found.place, name=found.machine).arn, name=handle)
 

@@ -39,11 +39,11 @@ class Machine:
 
     place: Place
     name: str
-    qualifier: str | None = None  # of a version or alias
+    qualifier: str | None = None  # version or alias
 
     @property
     def arn(self) -> str:
-        """The ARN that starts are sent to."""
+        """The ARN for starts."""
         return self.unqualified + (f":{self.qualifier}" if self.qualifier else "")
 
     @property
@@ -64,14 +64,14 @@ class ExecutionArn:
     machine: str
     name: str
     express: bool
-    label: str | None = None  # of the distributed Map whose child it is
+    label: str | None = None  # the distributed Map of this child
 
     @classmethod
     def parse(cls, arn: str) -> Self:
         """Parse an execution ARN.
 
         Raises:
-            EngineRefused: it is no execution ARN.
+            EngineRefused: the text is not an execution ARN.
         """
         found = _EXECUTION.fullmatch(arn)
         if found is None:
@@ -96,7 +96,7 @@ def _prefix(place: Place) -> str:
 
 
 def is_machine_arn(workflow: str) -> bool:
-    """Return True if a workflow is written as an ARN, valid or not; otherwise it is a name."""
+    """Return True if a workflow is written as an ARN, valid or not, rather than a name."""
     return workflow.startswith("arn:")
 
 
@@ -104,7 +104,7 @@ def parse_machine(workflow: str) -> Machine:
     """Return a state machine by its ARN.
 
     Raises:
-        EngineRefused: it is no ARN of a state machine, version or alias.
+        EngineRefused: the text is not an ARN of a state machine, version or alias.
     """
     found = _MACHINE.fullmatch(workflow)
     if found is None:

@@ -1,8 +1,8 @@
-"""The boto3 clients of an engine, made from its settings in a thread and without any call."""
+"""The boto3 clients of an engine, created from its settings in a thread, without any call."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
-# Reason: botocore has no types; what comes from it is Any, and is turned into types of our own at once.
+# Reason: botocore has no types; its values are Any, and are converted to our types at once.
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CONNECT_TIMEOUT: Final = 3.0  # seconds
 ATTEMPTS: Final = 3
 SYNC_TIMEOUT: Final = 310.0  # seconds: an Express execution lasts 300 at most
 QUEUE_TIMEOUT: Final = 25.0  # seconds: SQS answers after 20 at most
-SYNC_CONNECTIONS: Final = 64  # each Express execution holds one as long as it lasts
+SYNC_CONNECTIONS: Final = 64  # each Express execution holds one until it ends
 QUEUE_CONNECTIONS: Final = 4
 _DOMAINS: Final = (  # of AWS's partitions, as in botocore's partitions.json: dnsSuffix, dualStackDnsSuffix
     *("amazonaws.com", "api.aws"),
@@ -65,10 +65,10 @@ _QUEUE_REGION = re.compile(r"^(?:sqs\.(?P<new>[a-z0-9-]+)|(?P<old>[a-z0-9-]+)\.q
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boto3Clients:
-    """The clients of one engine. Any: botocore makes their methods at run time, and has no types."""
+    """The clients of one engine. Any: botocore creates their methods at run time, and has no types."""
 
     states: Any
-    sync: Any  # for StartSyncExecution: it waits for minutes, and never tries again
+    sync: Any  # for StartSyncExecution, which waits for minutes, and is never retried
     sts: Any
     queue: Any | None
     tagging: Any | None
@@ -79,7 +79,7 @@ class Boto3Clients:
 
     @property
     def endpoint_is_custom(self) -> bool:
-        """True if the endpoint is not AWS's: a local engine, a stub."""
+        """True if the endpoint is not AWS's, but a local engine or a stub."""
         return not _AWS_HOST.search(urlsplit(self.endpoint).hostname or "")
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class Boto3Clients:
 
 
 def open_boto3_clients(settings: StepFunctionsSettings) -> Boto3Clients:
-    """Make all clients. This takes up to a second and reads files, but makes no call.
+    """Create all clients. This takes up to a second and reads files, but makes no call.
 
     Raises:
         ConfigError: there is no Region or no such profile, or AWS's configuration files cannot be read.
@@ -128,7 +128,7 @@ def _clients(settings: StepFunctionsSettings) -> Boto3Clients:
     core.register_component("credential_provider", FixedCredentials(credentials=used))
     make = partial(_client, session, settings)
     states = make("stepfunctions", _config(settings))
-    if urlsplit(states.meta.endpoint_url).port == 0:  # a port out of range raises a ValueError here
+    if urlsplit(states.meta.endpoint_url).port == 0:  # a port out of range raises ValueError here
         raise ValueError("the URL of the endpoint has port 0")
     return Boto3Clients(
         states=track_attempts(states),
@@ -144,10 +144,9 @@ def _clients(settings: StepFunctionsSettings) -> Boto3Clients:
 
 
 def _sync(make: Callable[..., Any], host: str) -> Any:  # Any: see Clients
-    """Make the client for StartSyncExecution, for which AWS has a separate host: `sync-states...`.
+    """Create the client for StartSyncExecution, which has a separate host on AWS: `sync-states...`.
 
-    In a VPC that is another endpoint than the one of Step Functions, so a configured endpoint of Step Functions cannot
-    be used for it.
+    In a VPC, its endpoint is not that of Step Functions, so a configured endpoint of Step Functions cannot serve it.
     Source: https://docs.aws.amazon.com/step-functions/latest/dg/vpc-endpoints.html
     """
     plain = _options(SYNC_TIMEOUT, SYNC_CONNECTIONS)
@@ -163,7 +162,7 @@ def _models(path: str | None) -> Any:  # Any: botocore's Loader
 
 
 def _queue(settings: StepFunctionsSettings, make: Callable[..., Any]) -> Any:  # Any: see Clients
-    """Make the client of the queue; its URL names the Region, or a host that is not AWS's."""
+    """Create the client of the queue, whose URL names the Region or a host outside AWS."""
     url = urlsplit(settings.events.queue_url if settings.events else "")
     config = Config(**_options(QUEUE_TIMEOUT, QUEUE_CONNECTIONS))
     if found := _QUEUE_REGION.match(url.hostname or ""):
@@ -179,13 +178,13 @@ def _client(
 
 
 def _endpoint(settings: StepFunctionsSettings, service: str) -> str | None:
-    """Return the endpoint for a service: AWS's own endpoints serve one service each, a local engine serves all."""
+    """Return the endpoint for a service: each of AWS's endpoints serves one service, a local engine serves all."""
     host = urlsplit(settings.endpoint_url or "").hostname or ""
     return None if service != "stepfunctions" and _AWS_HOST.search(host) else settings.endpoint_url
 
 
 def shown(url: str) -> str:
-    """Return an endpoint without credentials, for messages; one from the environment may contain some."""
+    """Return an endpoint without credentials, which one from the environment may contain, for messages."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
@@ -233,8 +232,8 @@ _TRACEBACK_LOGGERS: Final = ("botocore.credentials", "botocore.tokens")  # at WA
 class Attempts:
     """The attempts of one call, in the thread that makes it."""
 
-    deadline: float  # of `time.monotonic`: no attempt begins that could not end by then
-    longest: float  # seconds that one attempt may take
+    deadline: float  # of `time.monotonic`: no attempt starts that could end later
+    longest: float  # maximum seconds of one attempt
     made: int = 0
     answered: int = 0
     unsent: int = 0
@@ -261,7 +260,7 @@ class Attempts:
         return self.made > self.unsent + self.answered
 
     def is_too_late(self, code: str | None) -> bool:
-        """Return True if there is no time for another attempt after the longest pause of botocore."""
+        """Return True if no time is left for another attempt after botocore's longest pause."""
         pause = 2.0 ** (self.made - 1) if code in THROTTLING else _PAUSE
         return time.monotonic() + pause + self.longest > self.deadline
 
@@ -270,7 +269,7 @@ CURRENT: ContextVar[Attempts | None] = ContextVar("mcp_workflows_stepfunctions_a
 
 
 def track_attempts(client: Any) -> Any:  # Any: a botocore client has no types
-    """Return the same client, which from now on reports its attempts to the `CURRENT` call."""
+    """Return the same client, which now reports its attempts to the `CURRENT` call."""
     client.meta.events.register_first("before-send", _before_send)
     client.meta.events.register_first("needs-retry", _needs_retry)
     return client
@@ -335,7 +334,7 @@ def _without_trace(record: logging.LogRecord) -> bool:
 
 
 def silence_botocore() -> None:
-    """Keep requests, answers and stack traces of our calls out of botocore's log: they contain task tokens."""
+    """Keep requests, answers and stack traces of our calls, which contain task tokens, out of botocore's log."""
     for name in _VERBOSE_LOGGERS:
         logging.getLogger(name).addFilter(_NOT_OUR_CALLS)
     for name in _TRACEBACK_LOGGERS:

@@ -1,4 +1,4 @@
-"""The calls to AWS: each runs in a thread, ends in time, keeps to the quotas, and raises only our errors."""
+"""The calls to AWS: each runs in a thread, has a time limit, respects the quotas, and raises only our errors."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ from mcp_workflows_stepfunctions.settings import Quota, Rate, StepFunctionsSetti
 logger = logging.getLogger(__name__)
 
 READS: Final = ("describe_", "get_", "list_", "receive_")
-_PATIENCE: Final = {True: 1.0, False: 4.0}  # seconds that a read (True), a write (False) waits for a token
-_FOR_WRITES: Final = 4  # one place in four is reserved for writes: slow polls never delay an answer or a cancel
-_WRITE_GRACE: Final = 1.0  # seconds: a write is abandoned a little after its thread should have ended
+_PATIENCE: Final = {True: 1.0, False: 4.0}  # seconds that a read (True) or a write (False) waits for a token
+_FOR_WRITES: Final = 4  # one place in four is reserved for writes: slow polls never delay an answer or a cancellation
+_WRITE_GRACE: Final = 1.0  # seconds: a write is abandoned shortly after its thread should have ended
 _RESOURCES: Final = ("executionArn", "stateMachineArn", "stateMachineAliasArn", "resourceArn", "QueueUrl")
 _DESCRIBE_OPERATIONS: Final = ("describe_execution", "get_execution_history")
 _LISTING_INTERVAL: Final = 2.0  # seconds
 _BATCH: Final = 10_000  # executions: 10 lists
-_UNLIMITED_DESCRIBES: Final = 50.0  # per second, where no quota is known
+_UNLIMITED_DESCRIBES: Final = 50.0  # per second, without a known quota
 
 
 class ExpectedCodeError(Exception):
-    """The engine answered with one of the error codes that the caller expects."""
+    """The engine answered with an error code that the caller expects."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -67,19 +67,19 @@ class ExpectedCodeError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CallKind:
-    """The client, the limits and the times of a kind of call."""
+    """The client and the limits of a kind of call."""
 
     service: str
     client: Any  # a botocore client has no types
     limiter: anyio.CapacityLimiter
     reads: anyio.CapacityLimiter | None = None  # the places of `limiter` for reads
-    seconds: float  # in all
+    seconds: float  # total
     attempt: float  # seconds of one attempt
     long: bool = False
 
 
 def _long_call(service: str, client: Any, connections: int, seconds: float) -> _CallKind:  # Any: see `_CallKind`
-    """Return the kind of calls that take long by their nature."""
+    """Return the kind of calls that are long by nature."""
     limiter = anyio.CapacityLimiter(connections)
     return _CallKind(
         service=service, client=client, limiter=limiter, seconds=seconds + CONNECT_TIMEOUT, attempt=seconds, long=True
@@ -96,7 +96,7 @@ class Client:
         self.partition = clients.partition
         self.endpoint = clients.endpoint
         self.endpoint_is_custom = clients.endpoint_is_custom
-        self.account = settings.known_account  # None until a reply tells it
+        self.account = settings.known_account  # None until a reply contains it
         self._role = settings.assume_role.arn if settings.assume_role else None
         self._quota = settings.quota or (None if clients.endpoint_is_custom else Quota())
         self._identity_lock = anyio.Lock()
@@ -117,7 +117,8 @@ class Client:
 
     @property
     def allowance(self) -> Allowance:
-        """The rate of polls for this process now. A poll of a running execution makes two calls: the scarcer counts."""
+        """The rate of polls of this process now; a poll of a running execution makes two calls, and the scarcer
+        counts."""
         polls = min(map(self.refill, _DESCRIBE_OPERATIONS))
         every = _LISTING_INTERVAL if self._quota is None else max(_LISTING_INTERVAL, 1 / self.refill("list_executions"))
         spare = min(self._bucket(operation).spare for operation in _DESCRIBE_OPERATIONS)
@@ -129,14 +130,14 @@ class Client:
         )
 
     def refill(self, operation: str) -> float:
-        """Return the calls of an operation per second for this process now; infinite without a known quota."""
+        """Return this process's current calls per second of an operation; infinite without a known quota."""
         return self._bucket(operation).refill
 
     async def place(self) -> Place:
-        """Return the place of machines given by name; AWS STS is asked once, unless the settings have the account.
+        """Return the place of machines given by name; AWS STS is called once, unless the settings have the account.
 
         Raises:
-            EngineError: the account cannot be found out.
+            EngineError: the account cannot be determined.
         """
         async with self._identity_lock:
             if self.account is None:
@@ -166,9 +167,9 @@ class Client:
         known: Collection[str] = (),
         **params: Any,
     ) -> Sequence[Mapping[str, Any]]:
-        """Return the rows of all pages, or the first `limit` of them; each page is a call of its own.
+        """Return the rows of all pages, or the first `limit` rows; each page is a separate call.
 
-        A page with a row that is `enough` is the last one.
+        A page with a row for which `enough` is true is the last one.
 
         Raises:
             ExpectedCodeError, EngineError: see `call`.
@@ -183,7 +184,7 @@ class Client:
             params["nextToken"] = token
 
     async def run_sync(self, *, caller: str | None = None, **params: Any) -> Mapping[str, Any]:
-        """Run an Express execution and wait for its end, up to some minutes; it is never tried again.
+        """Run an Express execution and wait for its end, up to some minutes; it is never retried.
 
         Raises:
             EngineError: see `call`; after an `EngineUnavailable` with `sent` the outcome stays unknown.
@@ -192,7 +193,7 @@ class Client:
             return await self._make(self._sync, "start_sync_execution", params, known=())
 
     async def queue(self, operation: str, **params: Any) -> Mapping[str, Any]:
-        """Make a call to SQS, on connections of its own; `receive_message` waits for up to 20 s.
+        """Call SQS on separate connections; `receive_message` waits for up to 20 s.
 
         Raises:
             EngineError: see `call`.
@@ -200,7 +201,7 @@ class Client:
         return await self._make(self._queue, operation, params, known=())
 
     async def tagging(self, operation: str, **params: Any) -> Mapping[str, Any]:
-        """Make a call to the Resource Groups Tagging API.
+        """Call the Resource Groups Tagging API.
 
         Raises:
             EngineError: see `call`.
@@ -239,12 +240,12 @@ class Client:
     async def _bounded(
         self, kind: _CallKind, call: ApiCall, attempts: Attempts, work: Callable[[], Mapping[str, Any]]
     ) -> Mapping[str, Any]:
-        """Run the call in a thread, which is abandoned after the time limit; a write is not cancelled before that."""
+        """Run the call in a thread, which is abandoned after the time limit; a write cannot be cancelled earlier."""
         read = call.operation.startswith(READS)
         left = attempts.deadline - time.monotonic() + (0.0 if read else _WRITE_GRACE)
         with anyio.move_on_after(left, shield=not (read or kind.long)):
             if kind.long:
-                async with kind.limiter:  # a cancelled call gives its place back at once: its thread may take minutes
+                async with kind.limiter:  # a cancelled call returns its place at once, as its thread may take minutes
                     return await BlockingCall(work, errors=FOREIGN).outcome()
             limiters = [kind.reads, kind.limiter] if read and kind.reads else [kind.limiter]
             return await (await begin_call(work, *limiters, errors=FOREIGN)).outcome()
@@ -279,10 +280,10 @@ class Client:
 
 @asynccontextmanager
 async def open_client(settings: StepFunctionsSettings) -> AsyncGenerator[Client]:
-    """Open the client of an engine; its boto3 clients are made in a thread, and closed afterwards.
+    """Open the client of an engine; its boto3 clients are created in a thread, and closed at the end.
 
     Raises:
-        ConfigError: the clients cannot be made.
+        ConfigError: the clients cannot be created.
     """
     clients = await anyio.to_thread.run_sync(open_boto3_clients, settings)
     try:
@@ -292,7 +293,7 @@ async def open_client(settings: StepFunctionsSettings) -> AsyncGenerator[Client]
 
 
 def _charge(bucket: Bucket, operation: str, attempts: Attempts) -> None:
-    """Take tokens for the attempts that botocore made beyond the first."""
+    """Charge tokens for botocore's attempts after the first."""
     if attempts.made > 1:
         bucket.debit(attempts.made - 1)
     if attempts.throttled and bucket.throttled():
@@ -319,7 +320,7 @@ DEFAULTS: Final[Mapping[str, tuple[BucketLimits, BucketLimits]]] = {
     "describe_state_machine_alias": (_limits(200, 1), _limits(200, 1)),
     "describe_state_machine_for_execution": (_limits(200, 1), _limits(200, 1)),
     "list_state_machines": (_limits(100, 5), _limits(100, 5)),
-    "get_resources": (_limits(10, 5), _limits(10, 5)),  # of tags: 15/s; AWS gives no bucket
+    "get_resources": (_limits(10, 5), _limits(10, 5)),  # of tags: 15/s; AWS names no bucket
 }
 _OVERRIDES: Final[Mapping[str, str]] = {"send_task_success": "send_task", "send_task_failure": "send_task"}
 
@@ -336,5 +337,5 @@ def limits(operation: str, region: str, quota: Quota | None) -> BucketLimits:
 
 
 def _known(describes: float) -> float:
-    """Return this number, or the usual one where no quota is known."""
+    """Return this number, or the default without a known quota."""
     return describes if isfinite(describes) else _UNLIMITED_DESCRIBES

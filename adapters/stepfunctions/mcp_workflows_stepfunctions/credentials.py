@@ -1,11 +1,11 @@
-"""The credentials of calls: those that boto3 finds, and the role assumed with them, both with the first call.
+"""The credentials of calls: those that boto3 finds, and the role assumed with them, both at the first call.
 
-boto3 would look for credentials when it makes a client, possibly over the network.
+boto3 would search for credentials when it creates a client, possibly over the network.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
-# Reason: botocore has no types; what comes from it is Any, and is turned into types of our own at once.
+# Reason: botocore has no types; its values are Any, and are converted to our types at once.
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from botocore.exceptions import CredentialRetrievalError, NoCredentialsError
 from mcp_workflows.adapter.redaction import KNOWN
 from mcp_workflows_stepfunctions.settings import AssumeRole
 
-_EARLY: Final = 900  # seconds before its end that a session is renewed, as botocore does it
-MAX_SESSIONS: Final = 1000  # sessions of callers that are kept
+_EARLY: Final = 900  # seconds before its end at which a session is renewed, as in botocore
+MAX_SESSIONS: Final = 1000  # sessions of callers to keep
 _CALLER: ContextVar[str | None] = ContextVar("mcp_workflows_stepfunctions_caller", default=None)
-_RETRY_AFTER: Final = 2.0  # seconds: the last place to look is a metadata service, which may not be there
+_RETRY_AFTER: Final = 2.0  # seconds: the last source is a metadata service, which may be absent
 
 
 class LazyCredentials(Credentials):  # type: ignore[misc]  # botocore has no types
-    """The credentials of boto3's own chain, found by the first call, and looked for again if there were none."""
+    """The credentials of boto3's own chain, found by the first call, and searched again if there were none."""
 
     def __init__(self, chain: Any) -> None:  # Any: botocore's CredentialResolver
         super().__init__("", "", method="found-later")
@@ -61,20 +61,20 @@ class LazyCredentials(Credentials):  # type: ignore[misc]  # botocore has no typ
             raise CredentialRetrievalError(provider="not readable", error_msg="") from None
 
     def forget(self) -> None:
-        """Look again with the next call: AWS has rejected these, and their file may have been renewed."""
+        """Search again at the next call: AWS has rejected these, and their file may have changed."""
         with self._lock:
             self._found = None
 
 
 def _known(frozen: Any) -> Any:  # Any: botocore's ReadOnlyCredentials
-    """Return the same credentials; they are masked in all texts from now on."""
+    """Return the same credentials; all texts mask them from now on."""
     KNOWN.add(frozen.secret_key, frozen.token)
     return frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedCredentials:
-    """A resolver of credentials for botocore that returns those it was given."""
+    """A resolver of credentials for botocore that returns the given ones."""
 
     credentials: Credentials
 
@@ -84,7 +84,7 @@ class FixedCredentials:
 
 
 class _Session(DeferredRefreshableCredentials):  # type: ignore[misc]  # botocore has no types
-    """A session of a role. Botocore would renew one of 15 minutes at each call: it always has less than 15 left."""
+    """A session of a role. Botocore would renew one of 15 minutes at each call, as it always has less than 15 left."""
 
     def __init__(self, refresh: Callable[[], Any], early: int) -> None:  # Any: what botocore's fetchers return
         super().__init__(refresh_using=refresh, method="assume-role")
@@ -93,13 +93,13 @@ class _Session(DeferredRefreshableCredentials):  # type: ignore[misc]  # botocor
 
 
 class CallerCredentials(Credentials):  # type: ignore[misc]  # botocore has no types
-    """The usual credentials; within `acting_as`, those of a session of the role for this caller alone."""
+    """The usual credentials; within `acting_as`, those of a session of the role for this caller."""
 
     def __init__(self, usual: Credentials, session: Callable[[str], Credentials]) -> None:
         super().__init__("", "", method="per-caller")
         self._usual = usual
         self._session = session
-        self._sessions: OrderedDict[str, Credentials] = OrderedDict()  # the last used one last
+        self._sessions: OrderedDict[str, Credentials] = OrderedDict()  # most recently used last
         self._finding = threading.Lock()
 
     def get_frozen_credentials(self) -> Any:
@@ -108,7 +108,7 @@ class CallerCredentials(Credentials):  # type: ignore[misc]  # botocore has no t
         return _known((self._usual if caller is None else self._of(caller)).get_frozen_credentials())
 
     def _of(self, caller: str) -> Credentials:
-        """Return the credentials of a caller, without a call: no caller waits for the session of another."""
+        """Return the credentials of a caller without a call, so that no caller waits for the session of another."""
         with self._finding:
             found = self._sessions.pop(caller, None) or self._session(caller)
             self._sessions[caller] = found
@@ -119,7 +119,7 @@ class CallerCredentials(Credentials):  # type: ignore[misc]  # botocore has no t
 
 @contextmanager
 def acting_as(caller: str | None) -> Generator[None]:
-    """Make the calls within this context for a caller, whom AWS CloudTrail names; None means no caller."""
+    """Make the calls within this context for a caller, whom AWS CloudTrail names; None: no caller."""
     token = _CALLER.set(caller)
     try:
         yield
@@ -142,9 +142,9 @@ class _BriefClient:
 
 
 def role_credentials(role: AssumeRole, own: Credentials, make: Callable[..., Any]) -> Credentials:
-    """Return credentials of the role. Any: `make` makes a client of STS with given credentials.
+    """Return credentials of the role. Any: `make` creates a client of STS with given credentials.
 
-    The role is assumed by the first call and renewed in time, always in the thread of a call.
+    The first call assumes the role, and later calls renew it in time, always in the thread of the call.
     """
     wanted = {
         "RoleSessionName": role.session_name,

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, cast
 from mcp_workflows.adapter import JSON
 from mcp_workflows_stepfunctions.questions import MCP_INPUT, is_token, opened
 
-WAITS_FOR_TOKEN: Final = ".waitForTaskToken"  # noqa: S105  # the end of a Resource, no password
+WAITS_FOR_TOKEN: Final = ".waitForTaskToken"  # noqa: S105  # noqa: S105  # the end of a Resource, not a password
 _WITHIN: Final = ("ItemProcessor", "Iterator")  # of a Map
 
 
@@ -38,12 +38,12 @@ class State:
 
     @property
     def token_places(self) -> Sequence[TokenPlace]:
-        """The places of its task token in the parameters it sends."""
+        """The places of its task token in its parameters."""
         return token_places(self._parameters)
 
     @property
     def sent(self) -> Any:  # Any: JSON
-        """The parameters it sends under the names they are sent by, with expressions as they are written."""
+        """Its parameters without the `.$` of names, with unevaluated expressions."""
         return _written(self._parameters)
 
     @property
@@ -53,13 +53,13 @@ class State:
 
     @property
     def bounded(self) -> bool:
-        """True if the state ends although it gets no answer."""
+        """True if the state ends without an answer."""
         own = (f"{name}Seconds{path}" for name in ("Timeout", "Heartbeat") for path in ("", "Path"))
         return self.limited or any(name in self.fields for name in own)
 
     @property
     def caught(self) -> frozenset[str]:
-        """The errors that its own `Catch` and `Retry` name."""
+        """The errors in its own `Catch` and `Retry`."""
         takers = [*self.fields.get("Catch", ()), *self.fields.get("Retry", ())]
         return frozenset(str(error) for taker in takers for error in taker.get("ErrorEquals", ()))
 
@@ -76,7 +76,7 @@ def _written(value: object) -> object:
 
 
 def states(definition: str) -> Mapping[str, State]:
-    """Return the states by name, at any depth; none if the definition cannot be read."""
+    """Return the states by name, at any depth; empty if the definition cannot be read."""
     try:
         machine = json.loads(definition)
     except (ValueError, RecursionError):
@@ -137,7 +137,7 @@ def token_places(parameters: JSON) -> Sequence[TokenPlace]:
 
 
 def is_token_expression(value: object) -> bool:
-    """Return True if the value in a definition stands for the token alone."""
+    """Return True if the value in a definition is only the token."""
     return isinstance(value, str) and _CONTEXT.get(_JSONATA.sub(r"\1", value).strip()) == ()
 
 

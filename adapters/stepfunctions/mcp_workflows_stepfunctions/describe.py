@@ -1,8 +1,8 @@
-"""The state of an execution: DescribeExecution, and while it runs its history; and how it ended, for people.
+"""The state of an execution: DescribeExecution, and for a running one its history; and a text about its end.
 
-Histories are read incrementally: each poll reads only new events. A forgotten history is read again.
-Express executions run within one call of at most 5 minutes, and cannot be looked up later. So the adapter keeps them
-in memory: a handle is valid in this process only, and a start is made once.
+Histories are read incrementally: each poll reads only new events. A forgotten history is read again. Express executions
+run within one call of at most 5 minutes, and cannot be looked up later. So the adapter keeps them in memory: a handle
+is valid only in this process, and a start is made once.
 Sources: https://docs.aws.amazon.com/step-functions/latest/apireference/API_DescribeExecution.html,
 https://docs.aws.amazon.com/step-functions/latest/apireference/API_StartSyncExecution.html
 """
@@ -38,7 +38,7 @@ PROTOCOL_ERROR: Final = "McpError"  # the error of a Fail state whose Cause is {
 
 STATUSES: Final[Mapping[str, Status]] = {
     "RUNNING": Status.RUNNING,
-    "PENDING_REDRIVE": Status.RUNNING,  # a child of a Map run that waits to be redriven
+    "PENDING_REDRIVE": Status.RUNNING,  # a child of a Map run, before it is redriven
     "SUCCEEDED": Status.SUCCEEDED,
     "FAILED": Status.FAILED,
     "TIMED_OUT": Status.FAILED,
@@ -81,14 +81,14 @@ def _failed(text: str, kind: str) -> Execution:
 
 
 async def describe_execution(client: Client, reader: HistoryReader, console: Console, ref: Ref) -> Execution:
-    """Describe an execution: one call for an ended one, two while it runs, or one if its tool reads no history."""
+    """Describe an execution: one call if it has ended or its tool reads no history, otherwise two."""
     found = await client.call("describe_execution", executionArn=ref.handle)
     if STATUSES.get(found["status"]) in TERMINAL:
         reader.forget(ref.handle)
         seen = ended_execution(found["status"], found)
     elif not StepFunctionsOptions.read(ref.options).history:
         seen = Execution(status=Status.RUNNING)
-    else:  # an end since the call before shows in the next poll
+    else:  # the next poll shows an end since the call above
         seen = running_execution(await reader.read(ref.handle, ref.gates), ref.gates)
     return replace(seen, execution_id=ref.handle, url=console.page(ref.handle))
 
@@ -110,7 +110,7 @@ class Console:
 
     @classmethod
     def of_region(cls, partition: str, region: str, *, url: str | None, custom: bool) -> Console:
-        """Return the console as configured (`url`), or AWS's own unless the endpoint is a custom one."""
+        """Return the configured console (`url`), or AWS's own unless the endpoint is custom."""
         domain = None if custom else _DOMAINS.get(partition)
         own = f"https://{region}.{domain}" if domain else None
         return cls(root=url.rstrip("/") if url else own, region=region)
@@ -148,7 +148,7 @@ def read_failure(status: str, error: str | None, cause: str | None) -> Failure:
 
 
 def describe_stop(error: str | None, cause: str | None) -> str:
-    """Return the message for an execution that was stopped; error and cause may both be missing."""
+    """Return the message for a stopped execution; error and cause may both be missing."""
     if error == CANCELLED:
         return _words(None, cause) or "cancelled"
     words = _words(error, cause)
@@ -156,7 +156,7 @@ def describe_stop(error: str | None, cause: str | None) -> str:
 
 
 def _protocol_error(error: str, found: _Object | None) -> Failure | None:
-    """Return the JSON-RPC error that a Fail state asks for, or None without an integer code: an ordinary failure."""
+    """Return the JSON-RPC error that a Fail state requests; without an integer code None, for an ordinary failure."""
     code = found.get("code") if found else None
     if found is None or not isinstance(code, int) or isinstance(code, bool) or abs(code) > _LARGEST_CODE:
         return None
@@ -178,7 +178,7 @@ def _joined(kind: object, message: str) -> str:
 
 
 def _cause(cause: str | None, depth: int) -> str:
-    """Return the message in a cause: plain text, or what services write as JSON.
+    """Return the message in a cause: plain text, or the JSON of services.
 
     Lambda's source: https://docs.aws.amazon.com/lambda/latest/dg/python-exceptions.html, the same in all runtimes.
     The cause of a failed child of `startExecution.sync` is the reply of DescribeExecution.
@@ -203,10 +203,10 @@ def _cause(cause: str | None, depth: int) -> str:
 
 
 def _details(cause: str | None, depth: int = 0) -> _Object | None:
-    """Return a cause that is JSON; of a failed child execution, the child's.
+    """Return a cause that is JSON, or that of a failed child execution.
 
-    The reply of another service, whose names begin with capital letters, is left out: it repeats what the service got,
-    environment variables included.
+    The reply of another service, whose names begin with capital letters, is omitted: it repeats the input of the
+    service, including environment variables.
     """
     found = _object(cause) or {}
     if "ExecutionArn" in found and depth < _DEEPEST:
@@ -227,7 +227,7 @@ def _object(text: str | None) -> _Object | None:
 KEPT_HISTORIES: Final = 5_000  # executions
 _SMALL_PAGE, _LARGE_PAGE = 100, 1000  # events of one page
 _FEED_SECONDS: Final = 0.01  # seconds
-_LATE_EVENT_SECONDS: Final = 5.0  # seconds after its successor that a missing event is waited for
+_LATE_EVENT_SECONDS: Final = 5.0  # seconds to wait for a missing event after its successor
 _RETRY_SECONDS: Final = 60.0  # seconds
 _NO_GATES: Final[Mapping[str, Gate]] = {}
 
@@ -238,11 +238,11 @@ class HistoryReader:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._histories: OrderedDict[str, History] = OrderedDict()
-        self._missing: dict[str, tuple[int, float]] = {}  # by ARN: the missing event, and the time it was missed first
+        self._missing: dict[str, tuple[int, float]] = {}  # by ARN: the missing event, and when it was first missed
         self._located: dict[str, float] = {}  # by ARN: the time when its definition may be read again
 
     async def read(self, arn: str, gates: Mapping[str, Gate] = _NO_GATES) -> History:
-        """Return the history up to now, and read the definition if these gates need it.
+        """Return the current history, and read the definition if these gates need it.
 
         Raises:
             ExecutionNotFound, EngineUnavailable: see `Adapter.describe`.
@@ -258,9 +258,9 @@ class HistoryReader:
         return history
 
     async def locate(self, arn: str, history: History) -> None:
-        """Read the token places from the definition of this execution, once; again some time after a failure.
+        """Read the token places from the definition of this execution, once; after a failure, again some time later.
 
-        The machine may have another definition by now; that of an execution does not change.
+        The machine may now have another definition; that of an execution does not change.
         """
         now = time.monotonic()
         if history.token_places is not None or now < self._located.get(arn, 0.0):
@@ -281,13 +281,13 @@ class HistoryReader:
             history.token_places = {state.name: state.token_places for state in there if state.waits_for_token}
 
     def forget(self, arn: str) -> None:
-        """Forget an execution that has ended."""
+        """Forget an ended execution."""
         self._histories.pop(arn, None)
         self._missing.pop(arn, None)
         self._located.pop(arn, None)
 
     def _without_gaps(self, arn: str, known: int, events: Sequence[Any]) -> Sequence[Any]:  # Any: events of boto3
-        """Return the events before the first missing id: branches write at the same time, and an event may be late."""
+        """Return the events before the first missing id: branches write concurrently, and an event may be late."""
         missing = next((number for number, event in enumerate(events, known + 1) if event["id"] != number), None)
         if missing is None:
             self._missing.pop(arn, None)
@@ -316,9 +316,9 @@ class HistoryReader:
 
 
 async def _feed(history: History, events: Sequence[Any]) -> None:  # Any: events of boto3
-    """Feed events to a history, and let other tasks run now and then: a long history takes a while.
+    """Feed events to a history, and regularly yield to other tasks, as a long history takes time.
 
-    Two tasks may feed one history: both feed by ascending ids, and the history skips known events.
+    Two tasks may feed one history: both feed in ascending id order, and the history skips known events.
     """
     began = time.monotonic()
     for event in events:
@@ -334,7 +334,7 @@ _GRACE: Final = 10.0  # seconds between the end and the stored outcome
 
 
 class ExpressExecutions:
-    """The Express executions that this process has started."""
+    """The Express executions that this process started."""
 
     def __init__(self, client: Client, group: TaskGroup) -> None:
         self._client = client
@@ -342,7 +342,7 @@ class ExpressExecutions:
         self._executions: OrderedDict[str, Execution] = OrderedDict()
 
     def start(self, request: StartRequest, time_limit: timedelta) -> str:
-        """Begin to run an execution, and return its handle, from which another process can read only the start time."""
+        """Start an execution, and return its handle, from which another process can read only the start time."""
         handle = f"{_PREFIX}{time.time():.0f}:{request.name}"
         self._executions[handle] = Execution(status=Status.RUNNING, execution_id=request.name)
         self._group.start_soon(self._run, handle, request, time_limit.total_seconds())

@@ -1,13 +1,13 @@
-"""The errors of AWS and boto3, and ours for each: tables of codes and exceptions, and the translation by them.
+"""The errors of AWS and boto3, and our errors for them: tables of codes and exceptions, and the translation.
 
-The texts are ours, because AWS's may repeat the input, a token, or our identity; of theirs, only harmless parts are
+The texts are ours, because AWS's may repeat the input, a token, or our identity; only harmless parts of theirs are
 repeated. Sources: the errors of each API action in botocore's model, and
 https://docs.aws.amazon.com/step-functions/latest/apireference/CommonErrors.html.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
-# Reason: botocore has no types; what comes from it is Any, and is turned into types of our own at once.
+# Reason: botocore has no types; its values are Any, and are converted to our types at once.
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mcp_workflows_stepfunctions.boto3_clients import THROTTLING
 
 DENIED: Final = "AccessDeniedException"
 KMS_REFUSES: Final = frozenset({"KmsAccessDeniedException", "KmsInvalidStateException", "KmsThrottlingException"})
-"""Codes for data encrypted with a key that we may not, or cannot, use now."""
+"""Codes for data encrypted with a key that we may not or cannot use now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class ErrorRow:
     kind: type[EngineError]
     text: str
     final: bool = False  # for EngineRefused
-    sent: bool | None = None  # of EngineUnavailable; None: as recorded by the attempts
+    sent: bool | None = None  # for EngineUnavailable; None: as the attempts recorded
     throttled: bool = False  # for EngineUnavailable
 
 
@@ -147,9 +147,9 @@ EXCEPTIONS: Final[Mapping[type[BaseException], ErrorRow]] = {
     RuntimeError: _EXPIRED,
     boto.BotoCoreError: outage("boto3 failed ({detail})"),
 }
-"""Rows by class; the nearest of an exception's base classes counts."""
+"""Rows by class; the nearest base class of an exception counts."""
 
-OPERATION_CODES: Final[Mapping[tuple[str, str], ErrorRow]] = {  # by operation as AWS calls it, and code
+OPERATION_CODES: Final[Mapping[tuple[str, str], ErrorRow]] = {  # by AWS's operation name, and code
     ("AssumeRole", "AccessDenied"): refusal(
         "no permission: sts:AssumeRole on {resource} is not allowed{detail}; allow it to whom we are, and let the "
         "role's trust policy name us (with its external_id, and sts:SetSourceIdentity if source_identity is set)"
@@ -180,15 +180,15 @@ MESSAGE_SIGNS: Final[Mapping[str, Mapping[str, ErrorRow]]] = {
         "HANDSHAKE": outage(_TLS + "no version or cipher in common", sent=False),
     },
 }
-"""Parts of messages that say more than the code or exception, by its name."""
+"""Parts of messages that are more precise than the code or exception, by its name."""
 
 FOREIGN: Final = (boto.ClientError, boto.BotoCoreError, ResponseParserError, OSError, RuntimeError)
-"""All exceptions of a call of botocore; of `RuntimeError`s one only: see `is_foreign`."""
+"""All exceptions of a call of botocore; only one kind of `RuntimeError`: see `is_foreign`."""
 
 STALE: Final = frozenset(
     {"ExpiredTokenException", "ExpiredToken", "UnrecognizedClientException", "InvalidClientTokenId"}
 )
-"""Codes of credentials that may have been renewed in their file meanwhile."""
+"""Codes of credentials that may have been renewed in their file since."""
 
 _EXPIRED_ANYWAY: Final = "still expired"  # botocore's RuntimeError: even new credentials have expired
 SERVER_ERROR: Final = 500
@@ -209,7 +209,7 @@ _ARN = re.compile(r"arn:[a-z-]+:states:(?P<region>[a-z0-9-]+):(?P<account>\d{12}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiCall:
-    """The call that failed, and the engine it went to."""
+    """The failed call and its engine."""
 
     service: str  # as IAM names it
     operation: str  # as boto3 calls it
@@ -245,12 +245,12 @@ _CODE = re.compile(r"[A-Za-z][\w.:#-]{0,80}")
 
 
 def is_foreign(error: BaseException) -> bool:
-    """Return True if the tables have the error; otherwise it is a defect of ours."""
+    """Return True if the tables have the error; otherwise it is our defect."""
     return not isinstance(error, RuntimeError) or _EXPIRED_ANYWAY in str(error)
 
 
 def code_of(error: BaseException) -> str | None:
-    """Return AWS's error code, or None if AWS has not answered."""
+    """Return AWS's error code, or None without an answer from AWS."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, boto.ClientError) else None
 
 
@@ -342,13 +342,13 @@ def _camel(operation: str) -> str:
 
 def _endpoint(error: BaseException, call: ApiCall) -> str:
     """Return the URL of the call, which may be that of AWS STS, without query and credentials."""
-    words: Any = getattr(error, "kwargs", {})  # Any: what botocore's exceptions were made of
+    words: Any = getattr(error, "kwargs", {})  # the arguments of botocore's exceptions
     parts = urlsplit(str(words.get("endpoint_url") or call.endpoint))
     return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
 
 
 def _detail(error: Any) -> str:  # Any: the words of botocore's exceptions are in untyped attributes
-    """Return the part of an error's message that may be repeated, never the whole."""
+    """Return the part of an error's message that may be repeated, never all of it."""
     match error:
         case boto.ClientError():
             return _detail_of_answer(error)

@@ -1,4 +1,4 @@
-"""Gates in terms of Step Functions: states that wait for a task token and were not written for MCP."""
+"""Gates for Step Functions: states that wait for a task token and were not written for MCP."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mcp_workflows_stepfunctions.questions import Question, is_token, objects
 from mcp_workflows_stepfunctions.start import payload
 
 MAX_ERROR: Final = 256  # characters, of SendTaskFailure
-MAX_CAUSE: Final = 32_768  # characters, likewise
-_TOKEN_NAMES: Final = ("tasktoken", "callbacktoken", "sfntoken", "token")  # letters only; the most specific first
+MAX_CAUSE: Final = 32_768  # characters, of SendTaskFailure
+_TOKEN_NAMES: Final = ("tasktoken", "callbacktoken", "sfntoken", "token")  # only letters; the most specific first
 _NO_LETTER: Final = re.compile(r"[^a-z]")
 
 
@@ -53,7 +53,7 @@ class WaitingState(BaseModel):
 
 
 def _as_text(value: object) -> object:
-    """Return the value of an answer as text; text stays as it is."""
+    """Return the value of an answer as a text; a text is unchanged."""
     if value is None or isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
@@ -124,7 +124,7 @@ class GateRule:
     def token(self, parameters: JSON, places: Sequence[TokenPlace] = ()) -> str | None:
         """Return the task token in the parameters of the state, or None.
 
-        `places` are those in the definition, if it has been read; they are more reliable than a name.
+        `places` are those in the definition, if it was read; they are more reliable than a name.
         """
         if self.when.token is None:
             there = (place.read(parameters) for place in places)
@@ -137,7 +137,7 @@ class GateRule:
 
 
 def find_token(parameters: JSON) -> str | None:
-    """Return the value that is named like a task token, depth first; the most specific name first."""
+    """Return the value with the name of a task token, depth first, with the most specific name first."""
     everything = list(objects(parameters))
     for wanted in _TOKEN_NAMES:
         for each in everything:
@@ -148,7 +148,7 @@ def find_token(parameters: JSON) -> str | None:
 
 
 def _fields(found: Mapping[str, JSON]) -> Iterator[tuple[str, JSON]]:
-    """Return the fields of an object, and a `Value` under its `Name`: an environment variable of an ECS task."""
+    """Return the fields of an object, and a `Value` under its `Name`, as in an environment variable of an ECS task."""
     yield from found.items()
     name = found.get("Name")
     if isinstance(name, str):
@@ -179,7 +179,7 @@ def _text_in(when: object, name: str) -> str | None:
 
 
 def points_to_token(expression: str, sent: JSON) -> bool:
-    """Return True if a JMESPath expression finds the token in the parameters that a state sends, as written."""
+    """Return True if a JMESPath expression finds the token in the unevaluated parameters of a state."""
     try:
         return is_token_expression(jmespath.search(expression, sent))
     except JMESPathError:
@@ -187,7 +187,8 @@ def points_to_token(expression: str, sent: JSON) -> bool:
 
 
 def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, GateRule], Sequence[str]]:
-    """Return the gates of a task by state, and the problems of those that are not valid with their values filled in."""
+    """Return the gates of a task by state, and the problems of gates that are invalid after placeholders are filled
+    in."""
     rules: dict[str, GateRule] = {}
     wrong: list[str] = []
     for name, gate in gates.items():
@@ -203,14 +204,14 @@ def read_rules(gates: Mapping[str, Gate]) -> tuple[Mapping[str, GateRule], Seque
 
 
 def read_gate_answer(name: str, send: JSON, written: JSON) -> GateAnswer:
-    """Return one answer with its values filled in; `written` is its form in the configuration.
+    """Return one answer after its values are filled in; `written` is its form in the configuration.
 
     Raises:
-        EngineRefused: it is neither an output nor an error.
+        EngineRefused: the answer is neither an output nor an error.
     """
     filled: Mapping[str, JSON] = cast("Mapping[str, JSON]", send) if isinstance(send, dict) else {}
     if isinstance(written, dict) and "output" in written:
-        filled = {"output": None, **filled}  # empty values are left out when placeholders are filled in
+        filled = {"output": None, **filled}  # filling in placeholders omits empty values
     try:
         return GateAnswer.model_validate(filled)
     except ValidationError as error:
@@ -234,11 +235,11 @@ class AnswerCall:
 
     key: str
     operation: str
-    params: Mapping[str, str] = field(repr=False)  # with the task token
+    params: Mapping[str, str] = field(repr=False)  # includes the task token
 
 
 def requests(history: History, gates: Mapping[str, Gate]) -> Mapping[str, InputRequest]:
-    """Return the open questions. The key of each is the id of its event, which is never used again."""
+    """Return the open questions. The key of each is the id of its event, which is never reused."""
     return {
         str(event): question.request
         for event, question in _open_questions(history, gates)
@@ -253,7 +254,7 @@ def problems(history: History, gates: Mapping[str, Gate]) -> Sequence[str]:
 
 
 def answer_calls(history: History, gates: Mapping[str, Gate], responses: Mapping[str, JSON]) -> Sequence[AnswerCall]:
-    """Return the calls that answer open questions; ignore responses to others.
+    """Return the calls that answer open questions; other responses are ignored.
 
     Raises:
         EngineRefused: an answer is too large, or a gate does not say how to send it.
@@ -274,7 +275,7 @@ def _open_questions(history: History, gates: Mapping[str, Gate]) -> Iterator[tup
 
 
 def needs_definition(history: History, gates: Mapping[str, Gate]) -> bool:
-    """Return True if a gate is open whose token has no known name, so that only the definition can locate it."""
+    """Return True if an open gate's token has no known name, so that only the definition can locate it."""
     rules, _ = read_rules(gates)
     found = ((waiting, rules.get(waiting.state)) for waiting in history.waiting.values())
     return any(rule and rule.when.token is None and rule.token(waiting.parameters) is None for waiting, rule in found)
@@ -309,7 +310,7 @@ def _answer_call(key: str, question: Question, gates: Mapping[str, Gate], respon
 
 
 def _answer(response: Mapping[str, JSON]) -> JSON:
-    """Return the answer of a person as the state gets it: content is empty unless the person accepted."""
+    """Return a person's answer in the form for the state; the content is empty unless the person accepted."""
     action, content = response.get("action"), response.get("content")
     return {"action": action, "content": content if action == _ACCEPT and content is not None else {}}
 

@@ -1,7 +1,7 @@
 """Hints from EventBridge through a queue: each message names executions that may have changed.
 
-Delivery is best effort and out of order, so only the ARN is taken from a message, and polling continues. A message
-reaches one consumer only, so each replica needs a queue of its own: see `docs/engines/stepfunctions-events.md`.
+Delivery is best effort and out of order, so only the ARN of a message is used, and polling continues. A message reaches
+only one consumer, so each replica needs a separate queue: see `docs/engines/stepfunctions-events.md`.
 Sources: https://docs.aws.amazon.com/eventbridge/latest/ref/events-ref-states.html (status changes), and
 https://docs.aws.amazon.com/step-functions/latest/dg/connect-eventbridge.html (`resources` of an event from a state).
 """
@@ -20,8 +20,8 @@ from mcp_workflows_stepfunctions.arns import ExecutionArn
 from mcp_workflows_stepfunctions.client import Client
 from mcp_workflows_stepfunctions.settings import StepFunctionsSettings
 
-POLL_SECONDS: Final = 20  # the longest that SQS waits for a message
-BATCH: Final = 10  # the most that SQS hands out at once
+POLL_SECONDS: Final = 20  # the longest wait of SQS for a message
+BATCH: Final = 10  # the largest batch of SQS
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 async def receive_hints(client: Client, settings: StepFunctionsSettings, changed: Callable[[str], None]) -> None:
     """Call `changed` with each execution that a message names, until cancelled; see `Hints.hints`.
 
-    A message is deleted after that; one whose processing was cancelled is received again, which does no harm.
+    A message is then deleted; one whose processing was cancelled is received again, which is harmless.
 
     Raises:
         EngineError: the queue does not exist, may not be read, or does not answer.
@@ -50,7 +50,7 @@ async def receive_hints(client: Client, settings: StepFunctionsSettings, changed
 
 
 async def _named_in(messages: Sequence[Mapping[str, Any]], region: str, account: str | None) -> Sequence[str]:
-    """Return the executions of a batch, each once. No message is logged: it may contain a task token."""
+    """Return the distinct executions of a batch. No message is logged, as it may contain a task token."""
     by_message: list[frozenset[str]] = []
     for message in messages:
         by_message.append(named_executions(str(message.get("Body", "")), region, account))
@@ -68,15 +68,15 @@ _MOST_VALUES: Final = 10_000  # values searched in one event
 def named_executions(body: str, region: str, account: str | None) -> frozenset[str]:
     """Return the ARNs of this Region's executions (and this account's, if known) that a message names.
 
-    The first of these that names any counts: `detail.executionArn`, EventBridge's `resources`, any other place in the
-    event. Inputs, outputs and task tokens are not read.
+    The first of these with any ARN counts: `detail.executionArn`, EventBridge's `resources`, the rest of the event.
+    Inputs, outputs and task tokens are not read.
     """
     found = (frozenset(_executions(detail, region, account)) for detail in _details(_opened(body)))
     return next((arns for arns in found if arns), frozenset[str]())
 
 
 def _details(event: object) -> Iterator[object]:
-    """Return the parts of an event to search, the best first. A rule may pass on only a part of the event."""
+    """Yield the parts of an event to search, the best first. A rule may forward only a part of the event."""
     if not isinstance(event, dict):
         yield event
         return
@@ -87,7 +87,7 @@ def _details(event: object) -> Iterator[object]:
 
 
 def _opened(body: object) -> object:
-    """Return the event in a body, also from a message of SNS; a text that is not JSON stays as it is."""
+    """Return the event in a body, also from a message of SNS; a text that is not JSON is unchanged."""
     value = _json(body)
     if not isinstance(value, dict):
         return value
@@ -104,7 +104,7 @@ def _json(text: object) -> object:
 
 
 def _executions(value: object, region: str, account: str | None) -> Iterator[str]:
-    """Return the Standard executions; no task has an Express one."""
+    """Yield the Standard executions; no task has an Express one."""
     for text in _texts(value):
         try:
             named = ExecutionArn.parse(text)
@@ -115,7 +115,7 @@ def _executions(value: object, region: str, account: str | None) -> Iterator[str
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Return all texts that could be an execution ARN."""
+    """Yield all texts that could be an execution ARN."""
     left: list[object] = [value]
     for _ in range(_MOST_VALUES):
         if not left:

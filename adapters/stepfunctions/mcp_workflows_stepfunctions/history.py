@@ -1,7 +1,7 @@
-"""The state of an execution by its history: its open waits for a token, its current state, the progress of a Map.
+"""The state of an execution from its history: its open waits for a token, its current state, the progress of a Map.
 
-Pure and incremental: a history fed in pages gives the same result as one fed at once. Only the last events of each
-sequence are kept; the longest possible history (25,000 events) takes 0.1 to 0.2 s.
+Pure and incremental: a history in pages gives the same result as a whole one. Only the last events of each sequence are
+kept; the longest possible history (25,000 events) takes 0.1 to 0.2 s.
 Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_HistoryEvent.html
 """
 
@@ -20,23 +20,23 @@ from mcp_workflows_stepfunctions.questions import Question, find_question, read_
 
 Event = Mapping[str, Any]  # Any: an event of boto3, or of an export
 
-_BEGINNING: Final = 0  # the id that the first event names as the one before it
+_BEGINNING: Final = 0  # the previous id in the first event
 _ENTERED, _EXITED = "StateEntered", "StateExited"
 _SCHEDULED: Final = "TaskScheduled"
 _FAILED: Final = ("Failed", "TimedOut")
 _SUCCEEDED: Final = "Succeeded"
 _CLOSING: Final = ("Succeeded", "Failed", "TimedOut", "Aborted", "Exited", "Entered", "Scheduled")
-"""The ends of event types that end a wait: all but Started and Submitted."""
+"""The ends of event types that end a wait: all except Started and Submitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenWait:
     """A state that waits for an answer with its task token."""
 
-    event: int  # the id of its TaskScheduled event; each attempt and each visit has its own
+    event: int  # the id of its TaskScheduled event; each attempt and each visit has a separate one
     state: str
     resource: str  # the called resource: `sqs:sendMessage.waitForTaskToken`
-    parameters: JSON = field(repr=False)  # with values filled in, without long texts; with the token
+    parameters: JSON = field(repr=False)  # with values filled in, without long texts; includes the token
     question: Question  # its question in `mcpInput`
 
 
@@ -45,7 +45,7 @@ class History:
 
     def __init__(self) -> None:
         self.last_id = 0
-        self.state: str | None = None  # the state entered last
+        self.state: str | None = None  # the last entered state
         self.ended = False
         self.token_places: Mapping[str, Sequence[TokenPlace]] | None = (
             None  # by state; None: the definition was not read
@@ -59,12 +59,12 @@ class History:
 
     @property
     def waiting(self) -> Mapping[int, TokenWait]:
-        """The open waits by event id, the oldest first."""
+        """The open waits by event id, oldest first."""
         return MappingProxyType(self._waiting)
 
     @property
     def progress(self) -> Progress | None:
-        """The progress of the outermost running Map; of several side by side, that of the first one started."""
+        """The progress of the outermost running Map; of parallel ones, that of the first started."""
         running = [scope for scope in self._scopes.values() if scope.total and not scope.has_ended]
         if self.ended or not running:
             return None
@@ -73,18 +73,18 @@ class History:
 
     @property
     def steps(self) -> tuple[ExecutionStep, ...]:
-        """The states entered last, in their order."""
+        """The last entered states in order."""
         return tuple(self._steps.values())
 
     def feed(self, events: Iterable[Event]) -> None:
-        """Take in events by ascending id; skip those taken in before."""
+        """Process events in ascending id order; events that were processed before are skipped."""
         for event in events:
             if event["id"] > self.last_id:
                 self._HANDLERS.get(event["type"], History._step)(self, event)
                 self.last_id = event["id"]
 
     def _step(self, event: Event) -> None:
-        """Take in an event of one sequence, of any type without a handler of its own."""
+        """Process an event of one sequence, of a type without a separate handler."""
         sequence, kind = self._sequence_before(event), str(event["type"])
         if kind.endswith(_CLOSING):
             self._close(sequence)
@@ -112,7 +112,7 @@ class History:
             del self._steps[next(iter(self._steps))]
 
     def _leave(self, sequence: StateSequence, event: Event) -> None:
-        """Note the end of the present state; after a failure that was caught, it has failed."""
+        """Record the end of the current state; after a caught failure, it has failed."""
         entered = sequence.entered
         if entered is not None and entered in self._steps:
             status = Status.FAILED if sequence.has_failed else Status.SUCCEEDED
@@ -135,7 +135,7 @@ class History:
         )
 
     def _scope_started(self, event: Event) -> None:
-        """Begin a pass of a Parallel or Map; a retry may name any event of the pass before it."""
+        """Start a pass of a Parallel or Map; a retry may name any event of the previous pass."""
         kind = _scope_kind(event, "Started")
         owner = self._sequence_before(event)
         if owner.kind != kind and (failed_scope := owner.scope.running(kind)):
@@ -152,7 +152,7 @@ class History:
         self._record(event, owner)
 
     def _scope_failed(self, event: Event) -> None:
-        """End a Parallel or Map that failed or was aborted, with everything in it; a retry or an exit follows."""
+        """End a failed or aborted Parallel or Map with everything in it; a retry or an exit follows."""
         scope = self._scope_before(event).running(_scope_kind(event, "Failed", "Aborted"))
         if scope is None or scope.owner is None:
             return self._step(event)
@@ -161,13 +161,13 @@ class History:
         return self._record(event, scope.owner)
 
     def _scope_exited(self, event: Event) -> None:
-        """Leave a Parallel or Map by its name, because the event before is one of any branch."""
+        """Leave a Parallel or Map by its name, as the previous event may be of any branch."""
         name = _details(event, "stateExitedEventDetails").get("name")
         scope = self._scope_named(event, _scope_kind(event, "Exited"), name)
         if scope is None or scope.owner is None or scope.outer is None:
             return self._step(event)
         passes = scope.outer.inner
-        for event_id in [key for key, each in passes.items() if each.owner is scope.owner]:  # failed passes, too
+        for event_id in [key for key, each in passes.items() if each.owner is scope.owner]:  # including failed passes
             self._discard(passes.pop(event_id))
             del self._scopes[event_id]
         scope.owner.kind = ""
@@ -181,13 +181,13 @@ class History:
         if of is None:
             return self._step(event)
         index = _index(found)
-        if index in of.iterations:  # once more, after a redrive
+        if index in of.iterations:  # again, after a redrive
             self._discard(of.iterations.pop(index))
         of.iterations[index] = scope = Scope(kind=Kind.ITERATION, name=of.name, outer=of)
         return self._record(event, self._new_sequence(scope))
 
     def _iteration_succeeded(self, event: Event) -> None:
-        """End an iteration, but keep its last event as one of the Map: the next iteration may name it."""
+        """End an iteration, but keep its last event for the Map, as the next iteration may name it."""
         found = _details(event, "mapIterationSucceededEventDetails")
         of = self._scope_named(event, Kind.MAP, found.get("name"))
         if of is None:
@@ -212,7 +212,7 @@ class History:
         self._step(event)
 
     def _map_run_started(self, event: Event) -> None:
-        """Drop the total of a distributed Map: its iterations are executions with histories of their own."""
+        """Drop the total of a distributed Map: its iterations are executions with separate histories."""
         if found := self._scope_before(event).running(Kind.MAP):
             found.total = None
         self._step(event)
@@ -223,14 +223,14 @@ class History:
         self._record(event, self._sequence_before(event))
 
     def _redriven(self, event: Event) -> None:
-        """Open again all that failed: the execution continues from there."""
+        """Reopen everything that failed: the execution continues from there."""
         self.ended = False
         for scope in self._root.walk():
             scope.ended = False
         self._record(event, self._sequence_before(event))
 
     def _sequence_before(self, event: Event) -> StateSequence:
-        """Return the sequence of the event before, or a new one if that event started a Parallel or Map."""
+        """Return the sequence of the previous event, or a new one if that event started a Parallel or Map."""
         before = event.get("previousEventId", _BEGINNING)
         if before in self._scopes:
             return self._new_sequence(self._scopes[before])
@@ -242,13 +242,13 @@ class History:
         return sequence
 
     def _scope_before(self, event: Event) -> Scope:
-        """Return the scope of the event before."""
+        """Return the scope of the previous event."""
         before = event.get("previousEventId", _BEGINNING)
         sequence = self._sequences.get(before)
         return self._scopes.get(before) or (sequence.scope if sequence else self._root)
 
     def _scope_named(self, event: Event, kind: Kind, name: str | None) -> Scope | None:
-        """Return the Parallel or Map of a name around the event before, or else the latest of that name."""
+        """Return the Parallel or Map of a name around the previous event, or else the latest of that name."""
         around = (scope for scope in self._scope_before(event).ancestry if scope.kind is kind and scope.name == name)
         anywhere = (scope for scope in reversed(self._scopes.values()) if scope.kind is kind and scope.name == name)
         return next(around, None) or next(anywhere, None)
@@ -258,7 +258,7 @@ class History:
         sequence.ids.append(event["id"])
 
     def _forget_events(self, sequence: StateSequence, keep: int = 0) -> None:
-        """Forget the events of a sequence but the first `keep`: no later event names them."""
+        """Forget the events of a sequence except the first `keep`, as no later event names them."""
         for event_id in sequence.ids[keep:]:
             self._sequences.pop(event_id, None)
         del sequence.ids[keep:]
@@ -281,7 +281,7 @@ class History:
             for event_id in each.inner:
                 self._scopes.pop(event_id, None)
 
-    _HANDLERS: ClassVar[Mapping[str, Callable[[Any, Event], None]]] = {  # Any: a History; its own body does not know it
+    _HANDLERS: ClassVar[Mapping[str, Callable[[Any, Event], None]]] = {  # Any: a History, not yet defined here
         "ParallelStateStarted": _scope_started,
         "ParallelStateFailed": _scope_failed,
         "ParallelStateAborted": _scope_failed,
@@ -308,7 +308,7 @@ def _scope_kind(event: Event, *ends: str) -> Kind:
 
 
 def _time(event: Event) -> datetime | None:
-    """Return the time of an event; an export has it as a text."""
+    """Return the time of an event, or None in an export, which has it as a text."""
     at = event.get("timestamp")
     return at if isinstance(at, datetime) else None
 
@@ -333,10 +333,10 @@ class Kind(StrEnum):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Scope:
-    """The execution, one pass of a Parallel or a Map, or one iteration of a Map: its end is the end of all in it."""
+    """The execution, one pass of a Parallel or a Map, or one iteration of a Map; its end also ends everything in it."""
 
     kind: Kind
-    name: str | None = None  # of the state; an iteration has its Map's
+    name: str | None = None  # the state's; an iteration has its Map's
     outer: Scope | None = None  # the scope around it
     owner: StateSequence | None = None  # of a Parallel or Map: the sequence that contains it
     ended: bool = False
@@ -344,11 +344,11 @@ class Scope:
     inner: dict[int, Scope] = field(default_factory=dict[int, "Scope"], repr=False)  # by the event that started it
     iterations: dict[int, Scope] = field(default_factory=dict[int, "Scope"], repr=False)  # of a Map, by index
     total: int | None = None  # items of a Map, if the history has the number
-    done: set[int] = field(default_factory=set[int], repr=False)  # indexes of the iterations that succeeded
+    done: set[int] = field(default_factory=set[int], repr=False)  # indexes of successful iterations
 
     @property
     def ancestry(self) -> Iterator[Scope]:
-        """This scope and those around it, from the inside out."""
+        """This scope and those around it, innermost first."""
         scope: Scope | None = self
         while scope is not None:
             yield scope
@@ -356,11 +356,11 @@ class Scope:
 
     @property
     def has_ended(self) -> bool:
-        """True if nothing in it can wait any more."""
+        """True if nothing in it can still wait."""
         return any(scope.ended for scope in self.ancestry)
 
     def walk(self) -> Iterator[Scope]:
-        """Return this scope and all in it."""
+        """Yield this scope and all scopes in it."""
         yield self
         for scope in (*self.inner.values(), *self.iterations.values()):
             yield from scope.walk()
@@ -371,18 +371,18 @@ class Scope:
         return (sequence for scope in self.walk() for sequence in scope.sequences)
 
     def running(self, kind: Kind) -> Scope | None:
-        """Return the innermost scope of this kind around or at this one that has not ended."""
+        """Return the innermost running scope of this kind, starting with this one."""
         return next((scope for scope in self.ancestry if scope.kind is kind and not scope.ended), None)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StateSequence:
-    """One sequence of states, and its present state."""
+    """One sequence of states, and its current state."""
 
     scope: Scope
-    state: str | None = None  # the present state, or the last one
-    kind: str = ""  # of the present state, as in event types: TaskState, ParallelState
-    entered: int | None = None  # the event with which the present state was entered
-    has_failed: bool = False  # the last try of the present state
+    state: str | None = None  # the current or last state
+    kind: str = ""  # of the current state, as in event types: TaskState, ParallelState
+    entered: int | None = None  # the event that entered the current state
+    has_failed: bool = False  # the last attempt of the current state
     wait: int | None = None  # the event of its open wait for a task token
     ids: list[int] = field(default_factory=list[int], repr=False)  # the ids of its events that later ones may name

@@ -1,6 +1,6 @@
 """The question in the parameters of a state that waits for a task token: `{"mcpInput": ..., "taskToken": ...}`.
 
-It may be anywhere in the parameters, also inside text that is JSON, such as a message in a message.
+It may be anywhere in the parameters, also in a text that is JSON, such as a message in a message.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Final, cast
 from mcp_workflows.adapter import JSON, InputRequest
 
 MCP_INPUT: Final = "mcpInput"  # in the parameters of a `.waitForTaskToken` state: the question, beside the token
-TASK_TOKEN: Final = "taskToken"  # noqa: S105  # beside it: the name of a field, no password
+TASK_TOKEN: Final = "taskToken"  # noqa: S105  # noqa: S105  # beside it: the name of a field, not a password
 ELICIT: Final = "elicitation/create"
 MAX_TOKEN: Final = 2_048  # characters
-_DEEPEST: Final = 40  # nested objects and lists that are searched
+_DEEPEST: Final = 40  # nested objects and lists to search
 _SECRET: Final = 20  # characters; a shorter token is not AWS's, and may be part of any word
 _HIDDEN: Final = "[task token]"
-_SMALL: Final = 8_192  # characters of parameters that are kept as they are
+_SMALL: Final = 8_192  # characters of parameters to keep unchanged
 _FORM_TYPES: Final = ("string", "number", "integer", "boolean", "array")
 
 _Object = Mapping[str, Any]  # Any: JSON
@@ -27,7 +27,7 @@ _Object = Mapping[str, Any]  # Any: JSON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpInput:
-    """The `mcpInput` of a state, valid or not, and the token beside it."""
+    """The `mcpInput` of a state, possibly invalid, and the token beside it."""
 
     question: JSON
     token: str | None = field(repr=False)  # None: no token beside the question
@@ -35,7 +35,7 @@ class McpInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The question of a waiting state, or the problem with it; both None if it asks no person."""
+    """The question of a waiting state, or the problem with it; both None if it asks nobody."""
 
     request: InputRequest | None = None
     token: str | None = field(default=None, repr=False)
@@ -43,11 +43,11 @@ class Question:
 
 
 class MalformedQuestionError(ValueError):
-    """A problem of a question, in words for the author of the state machine."""
+    """A problem of a question, with a text for the author of the state machine."""
 
 
 def find_question(parameters: JSON, state: str) -> Question:
-    """Return the question in the parameters of a state, if there is one; this takes a while for large ones."""
+    """Return the question in the parameters of a state, if any; slow for large parameters."""
     found = find_mcp_input(parameters)
     if found is None:
         return Question()
@@ -60,7 +60,7 @@ def find_question(parameters: JSON, state: str) -> Question:
 
 
 def _without(token: str, value: JSON, depth: int = 0) -> JSON:
-    """Remove the token from a question: the author may have put it into the text, and no client may have it."""
+    """Remove the token from a question: the author may have put it into a text, and clients must not see it."""
     if depth > _DEEPEST:
         raise MalformedQuestionError("it is nested too deeply")
     if isinstance(value, str):
@@ -89,7 +89,7 @@ def is_token(value: object) -> bool:
 
 
 def objects(value: JSON, depth: int = 0) -> Iterator[_Object]:
-    """Return all objects in a value, depth first, also those in texts."""
+    """Yield all objects in a value, depth first, including those in texts."""
     if depth > _DEEPEST:
         return
     value = opened(value)
@@ -103,7 +103,7 @@ def objects(value: JSON, depth: int = 0) -> Iterator[_Object]:
 
 
 def opened(value: JSON) -> JSON:
-    """Return the object or list that a text contains as JSON; any other value as it is."""
+    """Return the object or list in a JSON text; any other value is unchanged."""
     if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
         return value
     try:
@@ -113,9 +113,9 @@ def opened(value: JSON) -> JSON:
 
 
 def read_parameters(text: JSON) -> JSON:
-    """Return the parameters of an event, with objects and lists instead of texts that contain them as JSON.
+    """Return the parameters of an event, with objects and lists instead of their JSON texts.
 
-    In large parameters, long texts that cannot be a token become null: parameters are kept as long as the state waits.
+    In large parameters, long texts that cannot be a token become null, as parameters are kept while the state waits.
     """
     large = isinstance(text, str) and len(text) > _SMALL
     return _mapped(text, _short if large else opened)
@@ -127,7 +127,7 @@ def _short(value: JSON) -> JSON:
 
 
 def _mapped(value: JSON, change: Callable[[JSON], JSON], depth: int = 0) -> JSON:
-    """Return the value with each part changed, from the outside in; questions stay as they are."""
+    """Return the value with each part changed, outermost first; questions are unchanged."""
     value = change(value)
     if depth > _DEEPEST:
         return None
@@ -140,7 +140,7 @@ def _mapped(value: JSON, change: Callable[[JSON], JSON], depth: int = 0) -> JSON
 
 
 def read_question(question: JSON) -> InputRequest:
-    """Return the question of an `mcpInput`: `{method, params}`, or in short `{message, requestedSchema}`.
+    """Return the question of an `mcpInput`: `{method, params}`, or short `{message, requestedSchema}`.
 
     Raises:
         MalformedQuestionError: no client could show it.
@@ -170,7 +170,7 @@ def _params(params: _Object) -> _Object:
 
 
 def _form(schema: JSON) -> _Object:
-    """Return the schema of a form; without one, that of a form without fields: accept or decline."""
+    """Return the schema of a form; without one, that of a form without fields, to accept or decline."""
     if not isinstance(schema, dict) or cast("_Object", schema).get("type", "object") != "object":
         raise MalformedQuestionError("its requestedSchema is not the schema of an object")
     found = cast("_Object", schema)

@@ -21,7 +21,7 @@ _REGION = re.compile(REGION, re.ASCII)
 _ACCOUNT = re.compile(r"\d{12}", re.ASCII)
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::(?P<account>\d{12}):role/[\w+=,.@/-]{1,512}", re.ASCII)
 _EXTERNAL_ID = re.compile(r"[\w+=,.@:/-]{2,1224}", re.ASCII)
-SESSION: Final = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)  # a source identity, the name of a session
+SESSION: Final = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)  # a source identity or the name of a session
 _QUEUE = re.compile(r"/\d{12}/[A-Za-z0-9_-]{1,80}(\.fifo)?")
 _NO_QUEUE: Final = "write the URL of an SQS queue: https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
 _TAG = re.compile(r"(?P<key>[^=]{1,128})=(?P<value>.{0,256})")
@@ -59,7 +59,7 @@ def _checked(is_valid: Callable[[Any], object], message: str) -> AfterValidator:
 
 
 def _url(url: str) -> str:
-    parts = urlsplit(url or "https://aws")  # an empty one stands for AWS's own
+    parts = urlsplit(url or "https://aws")  # an empty one means AWS's own
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or parts.port == 0:
         raise ValueError("write a URL: http://localhost:4566")
     if "@" in parts.netloc:
@@ -74,7 +74,7 @@ _SessionName = Annotated[str, _matching(SESSION, "2 to 64 letters, digits or any
 
 
 class AssumeRole(BaseModel):
-    """A role that is assumed (AWS STS) before anything else is called."""
+    """A role to assume (AWS STS) before any other call."""
 
     model_config = _MODEL
 
@@ -107,7 +107,7 @@ class AssumeRole(BaseModel):
 
 
 class Rate(BaseModel):
-    """A token bucket, as AWS gives its quotas."""
+    """A token bucket, in AWS's terms for quotas."""
 
     model_config = _MODEL
 
@@ -116,7 +116,7 @@ class Rate(BaseModel):
 
 
 class Quota(BaseModel):
-    """The share of AWS's quotas for this process; the quotas are those of the whole account in its Region."""
+    """The share of AWS's quotas for this process; quotas apply to the whole account in its Region."""
 
     model_config = _MODEL
 
@@ -162,7 +162,7 @@ class Events(BaseModel):
 
 
 class Discover(BaseModel):
-    """State machines that their owners have tagged to be tools."""
+    """State machines that their owners have tagged as tools."""
 
     model_config = _MODEL
 
@@ -181,8 +181,8 @@ class Discover(BaseModel):
 class StepFunctionsSettings(BaseModel):
     """The state machines of one account in one Region.
 
-    Settings that are left out come from boto3's usual places: `AWS_*` in the environment, the profile in `~/.aws`, the
-    role of the machine. Credentials are never written here.
+    Omitted settings come from boto3's usual places: `AWS_*` in the environment, the profile in `~/.aws`, the role of
+    the machine. Credentials never appear here.
     """
 
     model_config = _MODEL
@@ -239,7 +239,7 @@ class StepFunctionsSettings(BaseModel):
         return self.account or (self.assume_role.account if self.assume_role else None)
 
 
-LONGEST_EXPRESS = timedelta(minutes=5)  # the longest run of an Express workflow
+LONGEST_EXPRESS = timedelta(minutes=5)  # the maximum duration of an Express workflow
 
 
 class StepFunctionsOptions(BaseModel):
@@ -281,16 +281,16 @@ class StepFunctionsOptions(BaseModel):
 
     @classmethod
     def read(cls, options: Mapping[str, JSON]) -> Self:
-        """Return the options of a start, which are kept with its task.
+        """Return the options of a start, which its task keeps.
 
         Raises:
-            EngineRefused: they are not valid.
+            EngineRefused: they are invalid.
         """
         return read_options(cls, options)
 
     @property
     def caller(self) -> str | None:
-        """The source identity with its values filled in.
+        """The source identity after its values are filled in.
 
         Raises:
             EngineRefused: AWS does not accept it.
@@ -306,5 +306,5 @@ class StepFunctionsOptions(BaseModel):
 
     @property
     def express_timeout(self) -> timedelta:
-        """The longest time that a call waits for an Express execution."""
+        """The maximum wait of a call for an Express execution."""
         return self.timeout or LONGEST_EXPRESS

@@ -1,4 +1,4 @@
-"""The state machines that tools name, and their starts: the name of an execution is the key, so AWS dedupes.
+"""The state machines that tools name, and their starts. The execution's name is the key, so AWS deduplicates.
 
 Source: https://docs.aws.amazon.com/step-functions/latest/apireference/API_StartExecution.html
 """
@@ -30,7 +30,7 @@ _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 
 class Machines:
-    """Machines by workflow. The type of each is asked for once: it cannot change unless the machine is replaced."""
+    """Machines by workflow. The type of each is requested once: it cannot change unless the machine is replaced."""
 
     def __init__(self, client: Client, account: str | None) -> None:
         self._client = client
@@ -43,14 +43,14 @@ class Machines:
 
         Raises:
             EngineRefused: the name is not valid, or the machine is in another Region or account.
-            EngineUnavailable: the account cannot be found out now.
+            EngineUnavailable: the account cannot be determined now.
         """
         if is_machine_arn(workflow):
             return self._by_arn(workflow)
         return machine_by_name(workflow, await self._client.place())
 
     def find_offline(self, workflow: str) -> Machine:
-        """Return the machine without any call; the account of a name may stay open.
+        """Return the machine without any call; the account of a bare name may remain unknown.
 
         Raises:
             EngineRefused: see `find`.
@@ -66,8 +66,8 @@ class Machines:
         """Return the machine that a tool names, after a check of its type.
 
         Raises:
-            EngineRefused: it does not exist, is elsewhere, or has the other type.
-            EngineUnavailable: it cannot be looked up now; nothing was started.
+            EngineRefused: it does not exist, belongs to another place, or has the other type.
+            EngineUnavailable: it cannot be described now; nothing was started.
         """
         try:
             machine = await self.find(workflow)
@@ -77,11 +77,11 @@ class Machines:
         return machine
 
     async def check_type(self, machine: Machine, *, express: bool) -> None:
-        """Check that the machine has the type that its tool says.
+        """Check that the machine has the type that its tool sets.
 
         Raises:
             EngineRefused: it has the other type, or does not exist.
-            EngineUnavailable: no answer.
+            EngineUnavailable: no reply.
         """
         found = await self.machine_type(machine)
         if (found == EXPRESS) is express:
@@ -95,7 +95,7 @@ class Machines:
         )
 
     async def machine_type(self, machine: Machine) -> str:
-        """Return STANDARD or EXPRESS, by one DescribeStateMachine per process."""
+        """Return STANDARD or EXPRESS, with one DescribeStateMachine per process."""
         arn = machine.unqualified
         async with self._locks.setdefault(arn, anyio.Lock()):
             if arn not in self._types:
@@ -106,7 +106,7 @@ class Machines:
         return self._types[arn]
 
     def forget(self, machine: Machine) -> None:
-        """Ask for the type again next time: the machine may have been replaced."""
+        """Request the type again next time: the machine may have been replaced."""
         self._types.pop(machine.unqualified, None)
 
     def _by_arn(self, arn: str) -> Machine:
@@ -125,11 +125,11 @@ class Machines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRequest:
-    """A start as a call of the API."""
+    """A start as an API call."""
 
     machine: Machine
     name: str
-    input: str = field(repr=False)  # canonical JSON: a retry has the same bytes
+    input: str = field(repr=False)  # canonical JSON: a retry sends the same bytes
     trace: str | None = None  # for AWS X-Ray
     caller: str | None = None  # the source identity
 
@@ -152,7 +152,7 @@ def start_request(start_execution: Start, machine: Machine, text: str, caller: s
 
 
 def execution_name(key: str) -> str:
-    """Return the key if it can be a name, or else a digest of it."""
+    """Return the key if it is a valid name, else a digest of it."""
     return key if _NAME.fullmatch(key) else f"mcp-{hashlib.sha256(key.encode()).hexdigest()}"
 
 
@@ -160,7 +160,7 @@ def read_input(arguments: JSON) -> str:
     """Return the input of an execution as canonical JSON.
 
     Raises:
-        EngineRefused: there is more than one argument, or it cannot be written as JSON, or it is too large.
+        EngineRefused: there are several arguments, or the input is too large or cannot be written as JSON.
     """
     positional = cast("Sequence[JSON]", arguments) if isinstance(arguments, list) else [arguments]
     if len(positional) > 1:
@@ -169,7 +169,7 @@ def read_input(arguments: JSON) -> str:
 
 
 async def start_execution(client: Client, request: StartRequest) -> str:
-    """Start the execution, or find the one that has its name already, and return its ARN.
+    """Start the execution, or find the one that already has its name; return its ARN.
 
     Raises:
         StartConflict: the name belongs to an execution with another input.
@@ -196,7 +196,8 @@ async def _existing(client: Client, request: StartRequest) -> str:
 
 
 def _same(found: Mapping[str, Any], text: str) -> bool:
-    """Return True if the input is this text; values would not do: `true` equals 1 in Python. Any: a reply of boto3."""
+    """True if the input equals this text; values do not compare well: `true` equals 1 in Python. Any: a reply of
+    boto3."""
     given = found.get("input")
     try:
         return given is None or canonical(json.loads(given), "input") == text
@@ -217,7 +218,7 @@ def _xray(traceparent: str | None) -> str | None:
 
 
 def payload(value: JSON, what: str, if_larger: str) -> str:
-    """Return the text to send. `what` names it, and `if_larger` gives a remedy, both for messages.
+    """Return the text to send. `what` names the value and `if_larger` is a remedy, both for messages.
 
     Raises:
         EngineRefused: it cannot be written as JSON, or is too large.
@@ -230,7 +231,7 @@ def payload(value: JSON, what: str, if_larger: str) -> str:
 
 
 def canonical(value: JSON, what: str) -> str:
-    """Return the same text for the same JSON value.
+    """Return a canonical text for a JSON value.
 
     Raises:
         EngineRefused: it contains NaN or half a surrogate pair.

@@ -1,4 +1,4 @@
-"""The names that workflow and adapter agree on: memo fields, the update and the signal of an answer, error types.
+"""The names shared by workflow and adapter: memo fields, the update and signal of an answer, error types.
 
 Specified in `docs/engines/temporal-contract.md`.
 """

@@ -1,8 +1,8 @@
-"""Forms: the flat schemas that MCP clients show to a person (`requestedSchema` of `elicitation/create`); pure.
+"""Forms: the flat schemas that MCP clients show to people (`requestedSchema` of `elicitation/create`); pure.
 
-Workflows bring schemas as pydantic and others write them. Strict clients refuse anything beyond the words of MCP, so a
-schema is made flat here: references are replaced by what they point to, and a value that may be null by one that may be
-left out. Source: MCP 2026-07-28, elicitation, "Requested Schema".
+Workflows pass schemas written by pydantic and others. Strict clients refuse keywords that MCP does not define, so a
+schema is flattened here: references are replaced by their targets, and nullable values by optional ones. Source: MCP
+2026-07-28, elicitation, "Requested Schema".
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Final, cast
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
-_Object = Mapping[str, Any]  # Any: JSON; anybody may have written it
+_Object = Mapping[str, Any]  # Any: JSON, from any author
 
 _FORM_KEYS: Final = ("$schema", "type", "properties", "required")  # Codex CLI refuses any other (openai/codex#31163)
 _FORMATS: Final = frozenset({"email", "uri", "date", "date-time"})  # those of MCP's StringSchema
 FIELD_TYPES: Final = ("string", "number", "integer", "boolean", "array")
-_DEEPEST: Final = 20  # references and alternatives inside each other
+_DEEPEST: Final = 20  # nested references and alternatives
 _TYPE_OF: Final[Mapping[type, str]] = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
@@ -45,7 +45,7 @@ def read_form(schema: _Object | type) -> dict[str, Any]:
 
 
 def flat_form(schema: _Object) -> dict[str, Any]:
-    """Return the schema as a form, as far as a form can express it; the same form again for a form."""
+    """Return the schema as a form, where a form can express it. A form is returned unchanged."""
     defined = {**_as_object(schema.get("definitions")), **_as_object(schema.get("$defs"))}
     top, _ = _flat(schema, defined)
     form: dict[str, Any] = {key: top[key] for key in _FORM_KEYS if key in top}
@@ -62,7 +62,7 @@ def flat_form(schema: _Object) -> dict[str, Any]:
 
 
 def _flat_field(rules: _Object, defined: _Object, *, is_item: bool = False) -> tuple[dict[str, Any], bool]:
-    """Return a field of a form (or an item of one), and True if it may be null: then it can be left out."""
+    """Return a field of a form (or an item of one), and True if it may be null: then it becomes optional."""
     field, nullable = _flat(rules, defined)
     if "const" in field:
         field["enum"] = [field.pop("const")]
@@ -89,7 +89,7 @@ def _flat_field(rules: _Object, defined: _Object, *, is_item: bool = False) -> t
 
 
 def _use_bounds(field: dict[str, Any]) -> None:
-    """Say with `minimum` and `maximum`, the only words that MCP has for integers, what other words say as well."""
+    """Express bounds with `minimum` and `maximum`, the only keywords that MCP has for integers."""
     for word, other, step in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
         if isinstance(field.get(other), int) and word not in field:
             field[word] = field.pop(other) + step
@@ -100,7 +100,7 @@ def _use_bounds(field: dict[str, Any]) -> None:
 
 
 def _flat(rules: _Object, defined: _Object) -> tuple[dict[str, Any], bool]:
-    """Return a schema in place of references to it and of alternatives, and True if null is one of these."""
+    """Return a schema with references and alternatives resolved, and True if one of these is null."""
     found, nullable = dict(rules), False
     for _ in range(_DEEPEST):
         inner: _Object | None = None
@@ -128,12 +128,12 @@ def _flat(rules: _Object, defined: _Object) -> tuple[dict[str, Any], bool]:
 
 
 def _named(rules: _Object, defined: _Object) -> _Object:
-    """Return what a reference points to; anything else as it is."""
+    """Return the target of a reference; any other schema unchanged."""
     return _as_object(defined.get(str(rules["$ref"]).rpartition("/")[2])) if "$ref" in rules else rules
 
 
 def _merged(options: Sequence[_Object]) -> _Object | None:
-    """Return one schema for all of these; None if no form can ask for any of them at once."""
+    """Return one schema for all options; None if no form field can represent them."""
     options = [each for each in options if isinstance(each.get("enum", []), list)]
     if not options:
         return None
@@ -145,7 +145,7 @@ def _merged(options: Sequence[_Object]) -> _Object | None:
         return {"enum": values, **({"type": kinds.pop()} if len(kinds) == 1 else {})}
     written = [each.get("type") for each in options]
     if written == ["number", "string"]:
-        return options[0]  # a Decimal, which pydantic also takes as a text
+        return options[0]  # a Decimal, which pydantic also accepts as text
     if sorted(map(str, written)) == ["integer", "number"]:
         return {"type": "number"}
     same = {key: value for key, value in options[0].items() if all(each.get(key) == value for each in options)}
@@ -153,7 +153,7 @@ def _merged(options: Sequence[_Object]) -> _Object | None:
 
 
 def field_problem(field: object, *, only_choices: bool = False) -> str | None:
-    """Return the reason why no client can show this field, or None; `only_choices`: a list must name its choices.
+    """Return the reason why no client can show this field, or None. `only_choices`: a list must define its choices.
 
     A workflow may ask for a list of free texts, which some clients show although MCP has no such field.
     """

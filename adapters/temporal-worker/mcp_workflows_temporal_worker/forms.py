@@ -1,8 +1,8 @@
-"""Forms: the flat schemas that MCP clients can show to a person, and the check of the content that comes back.
+"""Forms: the flat schemas that MCP clients can show to people, and the validation of the returned content.
 
-Make a form at the top of your module (`APPROVAL = form(Approval)`), and one that no client can show is refused when the
-worker imports the module. The check of content is small, as it runs inside the workflow sandbox. It accepts all that
-JSON Schema accepts: the core validated the answer in full before it was sent.
+Create forms at the top of your module (`APPROVAL = form(Approval)`): then a form that no client can show is refused
+when the worker imports the module. The validation is small, as it runs inside the workflow sandbox. It accepts whatever
+JSON Schema accepts: the core validated the answer in full before sending it.
 Source: MCP 2026-07-28, elicitation, "Requested Schema".
 """
 
@@ -77,7 +77,7 @@ _BOUND: Mapping[str, frozenset[str]] = {  # the types that a limit applies to
     "maxItems": frozenset({"array"}),
 }
 
-_CHECKS: Mapping[str, Callable[[Any, Any], bool]] = {  # Any: the type of the value was checked before
+_CHECKS: Mapping[str, Callable[[Any, Any], bool]] = {  # Any: the type of the value is checked before
     "minimum": lambda value, limit: value >= limit,
     "maximum": lambda value, limit: value <= limit,
     "minLength": lambda value, limit: len(value) >= limit,

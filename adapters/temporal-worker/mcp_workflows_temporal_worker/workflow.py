@@ -1,6 +1,6 @@
-"""`elicit` asks a person and `progress` reports how far the work is; both write to the memo of the execution.
+"""`elicit` asks a person and `progress` reports progress; both write to the memo of the execution.
 
-The adapter reads the memo without a worker. An answer arrives as an update, or as a signal when no worker was up.
+The adapter reads the memo without a worker. An answer arrives as an update, or as a signal if no worker was up.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ ACTIONS = frozenset({"accept", "decline", "cancel"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer of a person to a question (MCP `ElicitResult`)."""
+    """A person's answer to a question (MCP `ElicitResult`)."""
 
     action: Literal["accept", "decline", "cancel"]
     content: Mapping[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON by the schema; empty if not accepted
 
     @property
     def accepted(self) -> bool:
-        """True if the person filled in the form and sent it."""
+        """True if the person submitted the form."""
         return self.action == "accept"
 
 
 async def elicit(message: str, schema: Mapping[str, Any] | type) -> Answer:
     """Ask the person behind the task and wait for the answer without a time limit.
 
-    `schema` is a flat JSON Schema object of primitive properties, or a pydantic model or dataclass that gives one
+    `schema` is a flat JSON Schema object of primitive properties, or a pydantic model or dataclass that defines one
     (MCP elicitation, form mode). Cancelling the wait withdraws the question. A form that no client can show is refused
     here; `forms.form(MyModel)` at the top of the module refuses it when the worker imports the module.
 
@@ -60,9 +60,9 @@ async def elicit(message: str, schema: Mapping[str, Any] | type) -> Answer:
 
 
 async def progress(message: str, value: float | None = None, total: float | None = None) -> None:
-    """Report the current step, and that `value` of `total` units are done; the unit is yours to choose.
+    """Report the current step, and that `value` of `total` units are done; choose any unit.
 
-    Each new text or number adds one event to the history: report steps, not bytes.
+    Each new text or number adds one event to the history, so report steps, not bytes.
     """
     status = {"message": message, "progress": value, "total": total}
     if workflow.memo_value(MEMO_STATUS, None) != status:
@@ -78,7 +78,7 @@ def _questions() -> _Questions:
 
 
 class _Questions:
-    """The open questions of one workflow instance, and answers that `ask` has not picked up."""
+    """The open questions of one workflow instance, and answers that `ask` has not collected."""
 
     def __init__(self) -> None:
         self._open: dict[str, Mapping[str, Any]] = {}
@@ -102,7 +102,7 @@ class _Questions:
 
     def validate(self, key: str, response: dict[str, Any]) -> None:
         if key in self._answered:
-            return  # delivered twice: accepted here, ignored in `answer`
+            return  # a repeated delivery: accepted here, ignored in `answer`
         question = self._open.get(key)
         if question is None:
             raise ApplicationError(f"no open question {key!r}", type=UNKNOWN_QUESTION, non_retryable=True)
@@ -142,6 +142,6 @@ def _response_error(schema: Mapping[str, Any], response: object) -> str | None:
 
 
 def _content(response: Mapping[str, Any]) -> Any:  # Any: JSON, not checked yet
-    """Return the content of an accepted form, empty if there is none; nothing for a declined or cancelled one."""
+    """Return the content of an accepted form, or an empty object without content or acceptance."""
     content = response.get("content")
     return {} if content is None or response["action"] != "accept" else content

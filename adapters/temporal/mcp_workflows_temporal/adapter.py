@@ -42,7 +42,7 @@ SETTLE = 0.1  # seconds for the SDK's core to release ended calls: see `__aexit_
 class TemporalAdapter(Adapter):
     """Temporal workflows as executions; connects with the first call.
 
-    It has those capabilities of `mcp_workflows.adapter` that Temporal can.
+    It has the capabilities of `mcp_workflows.adapter` that Temporal supports.
     """
 
     Settings: ClassVar[type[BaseModel]] = TemporalSettings
@@ -68,8 +68,8 @@ class TemporalAdapter(Adapter):
     def from_client(cls, client: Client, settings: TemporalSettings | None = None) -> Self:
         """Use your own client, with its data converter and interceptors; the adapter does not close it.
 
-        Of the settings only `task_queue`, `ui_url`, `timeout_seconds` and `max_input_bytes` count. Give the client a
-        runtime that does not log to stdout if you speak MCP there: `runtime=connection.quiet_runtime()`.
+        Of the settings, only `task_queue`, `ui_url`, `timeout_seconds` and `max_input_bytes` apply. If you use MCP over
+        stdout, give the client a runtime that does not log there: `runtime=connection.quiet_runtime()`.
         """
         adapter = cls(settings or TemporalSettings())
         adapter._given = client
@@ -84,7 +84,7 @@ class TemporalAdapter(Adapter):
         """Read certificates and Temporal's own configuration; send no request.
 
         Raises:
-            ConfigError: one of these cannot be read.
+            ConfigError: a file cannot be read.
         """
         timeout = timedelta(seconds=self._settings.timeout_seconds)
         if self._given is None:
@@ -101,8 +101,8 @@ class TemporalAdapter(Adapter):
     ) -> None:
         """Release the client.
 
-        The SDK has no close, and an interpreter that ends while its core still holds a call, even one just
-        cancelled, hangs or crashes (1.35). So no call is left open, and the core gets 0.1 s.
+        The SDK cannot close a client, and an interpreter that exits while the SDK's core holds a call, even a just
+        cancelled one, hangs or crashes (1.35). So leave no call open, and give the core 0.1 s.
         """
         self._opened = None
         for scope in self._waits:
@@ -114,7 +114,7 @@ class TemporalAdapter(Adapter):
                 await anyio.sleep(SETTLE)
 
     async def start(self, start: Start) -> str:
-        """Start under the workflow id of the tool, or `mcp-{key}`; see `Adapter.start`."""
+        """Start with the tool's workflow id, or `mcp-{key}`; see `Adapter.start`."""
         frontend, queue = self._frontend, self._settings.task_queue
         if (message := self.message(start.options)) is not None:
             try:
@@ -129,7 +129,7 @@ class TemporalAdapter(Adapter):
             return str(await start_execution(frontend, request, self._settings.max_input_bytes))
 
     async def describe(self, ref: Ref) -> Execution:
-        """Send one DescribeWorkflowExecution, no worker needed; once closed, one more request for the outcome.
+        """Send one DescribeWorkflowExecution, which needs no worker; for a closed execution, one more for the outcome.
 
         A tool with gates needs more requests, see `docs/use/gates.md`; see `Adapter.describe`.
         """
@@ -140,7 +140,7 @@ class TemporalAdapter(Adapter):
             return await describe(frontend, ref, self._gates, self._queried)
 
     async def answer(self, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Deliver answers as updates, which the workflow validates; as signals if no worker is up.
+        """Deliver answers as updates, which the workflow validates, or as signals if no worker is up.
 
         Raises:
             EngineRefused: the workflow does not accept an answer.
@@ -158,7 +158,7 @@ class TemporalAdapter(Adapter):
     async def cancel(self, ref: Ref) -> None:
         """Request the cancellation of the whole chain of runs, or send the tool's own signal; see `Adapter.cancel`.
 
-        The request id of the signal is the same for each call, so that Temporal keeps one signal for each execution.
+        The request id of the signal is the same for each call, so that Temporal keeps one signal per execution.
         """
         if self.message(ref.options) is not None:
             raise EngineRefused("a message that was sent cannot be taken back")
@@ -172,7 +172,7 @@ class TemporalAdapter(Adapter):
                     await frontend.signal(handle.execution, signal.signal, signal.args, request_id)
 
     async def terminate(self, ref: Ref, reason: str) -> None:
-        """Terminate the chain of runs; its workers learn of it when they next report. See `Terminates.terminate`."""
+        """Terminate the chain of runs; its workers notice at their next report. See `Terminates.terminate`."""
         frontend, handle = self._frontend, Handle.parse(ref.handle)
         async with frontend.call():
             try:
@@ -180,7 +180,7 @@ class TemporalAdapter(Adapter):
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
-                await frontend.describe_chain(handle)  # Temporal gives the same error for a chain that has ended
+                await frontend.describe_chain(handle)  # Temporal returns the same error for an ended chain
 
     async def adopt(self, execution_id: str) -> Ref:
         """Return the execution with this workflow id, or `id/run id`; see `Adopts.adopt`."""
@@ -189,13 +189,13 @@ class TemporalAdapter(Adapter):
             return await adopt(frontend, execution_id)
 
     async def list_ended(self, workflow: str, since: datetime) -> Sequence[EndedExecution]:
-        """Send one ListWorkflowExecutions, and one DescribeWorkflowExecution for each end; see `ListsEnded`."""
+        """Send one ListWorkflowExecutions, and one DescribeWorkflowExecution per ended execution; see `ListsEnded`."""
         frontend = self._frontend
         async with frontend.call():
             return await list_ended(frontend, workflow, since)
 
     async def describe_many(self, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-        """Send one ListWorkflowExecutions for each 200 of them; see `DescribesMany.describe_many`."""
+        """Send one ListWorkflowExecutions per 200 executions; see `DescribesMany.describe_many`."""
         frontend = self._frontend
         async with frontend.call():
             return await describe_many(frontend, refs)
@@ -222,11 +222,11 @@ class TemporalAdapter(Adapter):
 
     @staticmethod
     def fleeting(options: Mapping[str, JSON]) -> bool:
-        """Return True for a query, which starts nothing; see `Adapter.fleeting`."""
+        """True for a query, which starts nothing; see `Adapter.fleeting`."""
         return bool(options.get("query"))
 
     async def _connected(self) -> Client:
-        """Return a client for a worker."""
+        """Return a connected client for a worker."""
         if self._connection is None:
             return self._frontend.client
         async with self._frontend.call():

@@ -1,8 +1,7 @@
-"""All calls to Temporal's frontend, each bounded in time.
+"""All calls to Temporal's frontend, each with a time limit.
 
-The calls are raw requests, because the SDK's `describe()` and `list_workflows()` raise ValueError for a paused
-execution (1.35: its enum ends before PAUSED=8), and because its handles pin one run, where the adapter means the
-chain of runs.
+The calls are raw requests. The SDK's `describe()` and `list_workflows()` raise ValueError for a paused execution (1.35:
+its enum ends before PAUSED=8), and its handles pin one run, whereas the adapter means the chain of runs.
 """
 
 from __future__ import annotations
@@ -58,13 +57,13 @@ from mcp_workflows.errors import EngineRefused, EngineUnavailable, ExecutionNotF
 from mcp_workflows_temporal.errors import Call
 from mcp_workflows_temporal.settings import Place
 
-UPDATE_SHARE = 0.25  # of the total time, 2 s of 8: a live worker takes some 20 ms, without one a signal does it
+UPDATE_SHARE = 0.25  # of the time limit, 2 s of 8: a live worker takes some 20 ms, without one a signal is sent
 REMEMBERED = 1000  # runs, task queues
-REMEMBERED_ENDS = 50  # each is taken by the poll that follows within milliseconds
-LONGEST_POLL = timedelta(seconds=60)  # Temporal itself answers with an empty page after some 20 s
-STILL_POLLING = timedelta(seconds=90)  # one poll takes up to 60 s; Temporal remembers pollers for 5 minutes
-GOOD_FOR = 5.0  # seconds that the pollers of a task queue count
-QUEUE_SECONDS = 1.0  # a poll must not fail because the task queue is not described
+REMEMBERED_ENDS = 50  # each is consumed by the poll that follows within milliseconds
+LONGEST_POLL = timedelta(seconds=60)  # Temporal itself returns an empty page after some 20 s
+STILL_POLLING = timedelta(seconds=90)  # one poll takes up to 60 s; Temporal lists pollers for 5 minutes
+GOOD_FOR = 5.0  # seconds for which the pollers of a task queue are cached
+QUEUE_SECONDS = 1.0  # a poll must not fail because the task queue cannot be described
 
 WORKFLOWS = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
 ACTIVITIES = TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY
@@ -75,14 +74,14 @@ STATUSES: Mapping[int, Status] = {
     State.WORKFLOW_EXECUTION_STATUS_FAILED: Status.FAILED,
     State.WORKFLOW_EXECUTION_STATUS_CANCELED: Status.CANCELLED,
     State.WORKFLOW_EXECUTION_STATUS_TERMINATED: Status.CANCELLED,
-    State.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW: Status.RUNNING,  # the chain goes on under the same id
+    State.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW: Status.RUNNING,  # the chain continues under the same id
     State.WORKFLOW_EXECUTION_STATUS_TIMED_OUT: Status.FAILED,
     State.WORKFLOW_EXECUTION_STATUS_PAUSED: Status.RUNNING,  # unknown to the SDK's own enum (1.35)
 }
-"""An unknown state counts as RUNNING, so that nothing that may go on is declared ended."""
+"""An unknown state counts as RUNNING, so that no execution that may continue is declared ended."""
 
 Renew = Callable[[Client], Awaitable[Client]]
-"""Return the client to use from now on."""
+"""Returns the client for further calls."""
 
 _SHIPPED = (DataConverter.default, pydantic_data_converter)
 _CLOSE_EVENT = HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT
@@ -104,10 +103,10 @@ class Handle:
 
     @staticmethod
     def parse(text: str) -> Handle:
-        """Read a handle as it was stored.
+        """Parse a stored handle.
 
         Raises:
-            ExecutionNotFound: the text is no handle of this adapter.
+            ExecutionNotFound: the text is not a handle of this adapter.
         """
         workflow_id, _, first_run_id = text.rpartition("/")
         if not workflow_id or not first_run_id:
@@ -116,7 +115,7 @@ class Handle:
 
     @property
     def execution(self) -> WorkflowExecution:
-        """The current run, whichever that is."""
+        """The current run of the chain."""
         return WorkflowExecution(workflow_id=self.workflow_id)
 
 
@@ -125,14 +124,14 @@ V = TypeVar("V")
 
 
 class Latest(dict[K, V]):
-    """A mapping of the entries that were set last, at most so many."""
+    """A mapping limited to its most recently set entries."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
 
     def __setitem__(self, key: K, value: V) -> None:
-        """Set an entry, and forget the oldest one if there are too many."""
+        """Set an entry, and drop the oldest one above the limit."""
         self.pop(key, None)
         super().__setitem__(key, value)
         if len(self) > self._most:
@@ -145,7 +144,7 @@ class _Limits(TypedDict):
 
 
 class Frontend:
-    """The calls to one Temporal namespace, through a client of the user's or of ours."""
+    """The calls to one Temporal namespace, through the user's client or ours."""
 
     def __init__(self, client: Client, place: Place, timeout: timedelta, renew: Renew | None = None) -> None:
         self.client = client
@@ -162,7 +161,7 @@ class Frontend:
         self._ends = Latest[str, HistoryEvent](REMEMBERED_ENDS)
 
     def call(self) -> Call:
-        """Bound all calls made inside, together, and make them with the current secrets; see `Call`."""
+        """Limit the total time of all calls made inside, and use the current secrets; see `Call`."""
         return Call(self.place, self.timeout.total_seconds(), self._use_current_secrets)
 
     @property
@@ -190,7 +189,7 @@ class Frontend:
         """Describe the current run of a chain.
 
         Raises:
-            ExecutionNotFound: the workflow id belongs to another chain by now.
+            ExecutionNotFound: the workflow id now belongs to another chain.
         """
         found = await self.describe(handle.workflow_id)
         first = found.workflow_execution_info.first_run_id
@@ -201,9 +200,9 @@ class Frontend:
     async def list_executions(
         self, query: str, *, page: int, pages: int | None = None
     ) -> AsyncIterator[WorkflowExecutionInfo]:
-        """Yield the rows that a query finds, `page` rows a call, at most so many pages.
+        """Yield the rows of a query, `page` rows per call, at most `pages` pages.
 
-        Open executions come first, then the closed ones, the latest first. The list lags behind the executions.
+        Open executions come first, then closed ones, the latest first. The list lags behind the executions.
         """
         request = ListWorkflowExecutionsRequest(namespace=self.client.namespace, page_size=page, query=query)
         while pages is None or pages > 0:
@@ -220,23 +219,23 @@ class Frontend:
         return await self._event(execution, HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
 
     async def refuse_cron(self, execution: WorkflowExecution, name: str, *, final: bool = False) -> None:
-        """Raise EngineRefused if an execution has a cron schedule; `name` is its name in the message."""
+        """Raise EngineRefused if an execution has a cron schedule; `name` is for the message."""
         if (await self.first_event(execution)).workflow_execution_started_event_attributes.cron_schedule:
             text = f"{name} has a cron schedule: it never ends, so it cannot be a task"
             raise EngineRefused(text, final=final)
 
     async def close_event(self, info: WorkflowExecutionInfo) -> HistoryEvent:
-        """Return the event that ended a run, without a call if a long poll has just brought it."""
+        """Return the event that ended a run, without a call if a long poll has just returned it."""
         brought = self._ends.pop(info.execution.workflow_id, None)
         if brought is not None and brought.event_time == info.close_time:  # to the nanosecond, so of this run
             return brought
         return await self._event(info.execution, _CLOSE_EVENT)
 
     async def wait_for_end(self, handle: Handle) -> None:
-        """Wait until the chain may have ended, with one open call that is answered within milliseconds of the end.
+        """Wait until the chain may have ended, with one open call that returns within milliseconds of the end.
 
         A run that is followed by another one is not the end. A namespace allows 1,200 of these calls (server 1.32),
-        those of all other clients included. The next `close_event` needs no call.
+        including those of other clients. The next `close_event` needs no call.
 
         Raises:
             EngineError: waiting is not possible now.
@@ -284,19 +283,20 @@ class Frontend:
     async def history_page(
         self, execution: WorkflowExecution, size: int, token: bytes = b""
     ) -> GetWorkflowExecutionHistoryReverseResponse:
-        """Return the last events of a run, newest first, or those before a page; Temporal gives at most 256 a call."""
+        """Return the last events of a run, newest first, or those before a page; Temporal returns at most 256 per
+        call."""
         request = GetWorkflowExecutionHistoryReverseRequest(
             namespace=self.client.namespace, execution=execution, maximum_page_size=size, next_page_token=token
         )
         return await self._service.get_workflow_execution_history_reverse(request, **self._limits)
 
     async def read_input(self, execution: WorkflowExecution) -> Sequence[Payload]:
-        """Return the input of a run, as it is in its first event."""
+        """Return the input of a run, unconverted, from its first event."""
         event = await self.first_event(execution)
         return event.workflow_execution_started_event_attributes.input.payloads
 
     async def search_attributes(self) -> frozenset[str]:
-        """Return the names of the search attributes that the namespace has."""
+        """Return the names of the namespace's search attributes."""
         request = ListSearchAttributesRequest(namespace=self.client.namespace)
         found = await self.client.operator_service.list_search_attributes(request, **self._limits)
         return frozenset({*found.custom_attributes, *found.system_attributes})
@@ -310,10 +310,10 @@ class Frontend:
         share: float = UPDATE_SHARE,
         only_open: bool = True,
     ) -> Payload | None:
-        """Query a run once, within this share of the time: a live worker takes some 10 ms.
+        """Query a run once, within this share of the time limit: a live worker takes some 10 ms.
 
         Raises:
-            RPCError: among others if no worker took the query in time.
+            RPCError: including the case that no worker took the query in time.
         """
         request = QueryWorkflowRequest(
             namespace=self.client.namespace,
@@ -334,10 +334,10 @@ class Frontend:
         identity: str = "",
         stage: UpdateWorkflowExecutionLifecycleStage.ValueType = COMPLETED,
     ) -> UpdateWorkflowExecutionResponse:
-        """Deliver an update to a live worker, and wait for this stage; the outcome has its failure, if it failed.
+        """Deliver an update to a live worker, and wait for this stage; the outcome contains its failure, if it failed.
 
         Raises:
-            RPCError: among others if no worker took the update in time: the workflow may still get it.
+            RPCError: including the case that no worker took the update in time: the workflow may still get it.
         """
         request = UpdateWorkflowExecutionRequest(
             namespace=self.client.namespace,
@@ -352,10 +352,10 @@ class Frontend:
         return await self._service.update_workflow_execution(request, timeout=self.timeout * UPDATE_SHARE)
 
     async def poll_update(self, workflow_id: str, run_id: str, key: str) -> PolledUpdate:
-        """Return an update that was accepted, with its outcome if it has ended.
+        """Return an accepted update, with its outcome if it has ended.
 
         Raises:
-            RPCError: among others if the run has accepted no such update.
+            RPCError: including the case that the run has accepted no such update.
         """
         execution = WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
         request = PollWorkflowExecutionUpdateRequest(
@@ -386,7 +386,7 @@ class Frontend:
         await self._service.signal_workflow_execution(request, retry=retry, timeout=self.timeout)
 
     async def request_cancel(self, handle: Handle) -> None:
-        """Request the cancellation of the whole chain: pinned to a run it would be lost after continue-as-new."""
+        """Request the cancellation of the whole chain: a request pinned to a run is lost after continue-as-new."""
         request = RequestCancelWorkflowExecutionRequest(
             namespace=self.client.namespace,
             workflow_execution=handle.execution,
@@ -434,7 +434,7 @@ class Frontend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The current run of an execution, as described."""
+    """The current run of an execution, from its description."""
 
     frontend: Frontend
     execution: WorkflowExecution
@@ -444,7 +444,7 @@ class Run:
 
     @staticmethod
     def of(frontend: Frontend, found: Described) -> Run:
-        """Read the run from its description."""
+        """Return the run in a description."""
         info = found.workflow_execution_info
         return Run(
             frontend=frontend,
@@ -461,7 +461,7 @@ class Run:
 
 
 class TaskQueues:
-    """The pollers of task queues, asked of Temporal at most once in five seconds, one request at a time."""
+    """The pollers of task queues, requested at most once in five seconds, one request at a time."""
 
     def __init__(
         self, describe: Callable[[str, TaskQueueType.ValueType], Awaitable[DescribeTaskQueueResponse]]
@@ -471,20 +471,20 @@ class TaskQueues:
         self._lock = anyio.Lock()
 
     async def is_deserted(self, name: str, kind: TaskQueueType.ValueType) -> bool:
-        """Return whether certainly nobody polls the queue, as of at most 5 s ago."""
+        """True if nobody polls the queue for certain, as of at most 5 s ago."""
         async with self._lock:
             at, deserted = self._deserted.get((name, kind), (float("-inf"), False))
             if anyio.current_time() - at > GOOD_FOR:
                 try:
                     deserted = not live_pollers(await self._describe(name, kind))
                 except RPCError:
-                    deserted = False  # nobody knows
+                    deserted = False  # unknown
                 self._deserted[name, kind] = anyio.current_time(), deserted
         return deserted
 
 
 def live_pollers(found: DescribeTaskQueueResponse) -> Sequence[PollerInfo]:
-    """Return the pollers that poll now; Temporal also lists those of the last minutes."""
+    """Return the current pollers; Temporal also lists those of the last minutes."""
     return [poller for poller in found.pollers if idle_time(poller) < STILL_POLLING]
 
 
@@ -494,12 +494,12 @@ def idle_time(poller: PollerInfo) -> timedelta:
 
 
 def is_open(found: Described) -> bool:
-    """Return whether a described execution has not ended."""
+    """True if a described execution has not ended."""
     return STATUSES.get(found.workflow_execution_info.status, Status.RUNNING) is Status.RUNNING
 
 
 def is_followed(event: HistoryEvent) -> bool:
-    """Return whether the run that ended with this event continues in another one: as new, by a retry or a cron run."""
+    """True if the run that ended with this event continues in another: as new, by a retry or a cron run."""
     return bool(getattr(getattr(event, event.WhichOneof("attributes") or "", None), "new_execution_run_id", ""))
 
 

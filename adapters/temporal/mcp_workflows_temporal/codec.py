@@ -1,4 +1,4 @@
-"""A payload codec behind HTTP, as `temporal --codec-endpoint` and the Web UI use it.
+"""A payload codec over HTTP, as used by `temporal --codec-endpoint` and the Web UI.
 
 The protocol: POST {endpoint}/encode and /decode, `Payloads` as protobuf JSON in and out, the namespace in the header
 `X-Namespace`.
@@ -24,7 +24,7 @@ from mcp_workflows_temporal.settings import CodecServer
 logger = logging.getLogger(__name__)
 
 RETRYABLE = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
-LARGEST = 64 * 2**20  # bytes of an answer: Temporal's own messages end at 4 MiB, but payloads may be compressed
+LARGEST = 64 * 2**20  # bytes of a reply: Temporal's own messages end at 4 MiB, but payloads may be compressed
 TEXTS: Mapping[int, str] = {
     HTTPStatus.UNAUTHORIZED: "it does not accept our credentials: check codec.auth",
     HTTPStatus.FORBIDDEN: "our credentials do not allow this: check codec.auth",
@@ -33,7 +33,7 @@ TEXTS: Mapping[int, str] = {
 
 
 class RemoteCodec(PayloadCodec):
-    """The codec server of the settings, each request bounded in time; close it with `aclose`.
+    """The configured codec server, with a time limit per request; close it with `aclose`.
 
     Raises:
         ConfigError: the file of its credentials cannot be read.
@@ -58,7 +58,7 @@ class RemoteCodec(PayloadCodec):
 
         Raises:
             EngineRefused: the server refuses.
-            EngineUnavailable: the server gives no answer, or an invalid one; nothing was sent to Temporal.
+            EngineUnavailable: the server does not reply, or its reply is invalid; nothing was sent to Temporal.
         """
         return await self._request("encode", payloads)
 
@@ -110,12 +110,12 @@ class RemoteCodec(PayloadCodec):
         return self._auth
 
     def _refusal(self, verb: str, status: int) -> EngineRefused | EngineUnavailable:
-        """Return the error for a status; the body is not used, as it may repeat the payloads."""
+        """Return the error for a status, without the body, which may repeat the payloads."""
         reason = TEXTS.get(status, f"it answers {status}")
         if status in RETRYABLE or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return self._unavailable(verb, reason)
         return EngineRefused(f"the codec server ({verb}): {reason}")
 
     def _unavailable(self, verb: str, reason: str) -> EngineUnavailable:
-        """Return the error for no valid answer; payloads that were not encoded were not sent."""
+        """Return the error for an invalid or missing reply; payloads that were not encoded were not sent."""
         return EngineUnavailable(f"the codec server ({verb}): {reason}", sent=verb != "encode")

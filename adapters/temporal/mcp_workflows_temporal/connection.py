@@ -1,4 +1,4 @@
-"""From settings to a client that connects with its first call, takes over new secrets, and never writes to stdout."""
+"""A client from settings, which connects with its first call, loads new secrets, and never writes to stdout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 LOCALHOST = "localhost:7233"
 CORE_LOG = "temporal.core"
-CODEC_SHARE = 0.5  # of the total time, so that a slow codec server is named as the cause
+CODEC_SHARE = 0.5  # of the time limit, so that a slow codec server is named as the cause
 
 
 def _no_retry(record: logging.LogRecord) -> bool:
@@ -36,7 +36,7 @@ def _no_retry(record: logging.LogRecord) -> bool:
 
 @cache
 def quiet_runtime() -> Runtime:
-    """Return a runtime that logs to Python logging: by default the SDK's core writes to stdout, where MCP may run."""
+    """Return a runtime that logs to Python logging: by default the SDK's core writes to stdout, which MCP may use."""
     logger = logging.getLogger(CORE_LOG)
     logger.addFilter(_no_retry)
     forwarding = LogForwardingConfig(logger=logger)
@@ -45,10 +45,10 @@ def quiet_runtime() -> Runtime:
 
 
 class Connection:
-    """The connection to one namespace by the settings; it is made with the first call.
+    """The connection to one namespace from the settings; it is made with the first call.
 
-    A new API key goes into the client in use; new certificates need a new client. A new file that cannot be used,
-    half-written for example, is logged, and the configuration read before stays in use.
+    A new API key is set on the client in use; new certificates need a new client. A new file that is unusable, such as
+    a half-written one, is logged, and the previous configuration remains in use.
 
     Raises:
         ConfigError: the profile, a file or the data converter cannot be loaded, or the address is invalid.
@@ -73,12 +73,12 @@ class Connection:
             self._converter = replace(self._converter, payload_codec=self._codec)
 
     async def aclose(self) -> None:
-        """Close the codec; the SDK's client has no close."""
+        """Close the codec; the SDK's client cannot be closed."""
         if self._codec:
             await self._codec.aclose()
 
     async def renew(self, client: Client) -> Client:
-        """Return the client to use from now on: the same, perhaps with a new API key, or a new one."""
+        """Return the client for further calls: the same, possibly with a new API key, or a new one."""
         if not self._files.changed():
             return client
         try:
@@ -97,7 +97,7 @@ class Connection:
         return client
 
     async def open(self, *, lazy: bool = True) -> Client:
-        """Return a client that connects with its first call; unless `lazy` one that is connected, as workers need it.
+        """Return a client that connects with its first call; unless `lazy`, a connected one, which workers need.
 
         Raises:
             RuntimeError: it cannot connect.
@@ -113,7 +113,7 @@ class Connection:
             rpc_metadata=config.get("rpc_metadata", {}),
             data_converter=self._converter,
             interceptors=[TraceHeader()],
-            # Retries end a little before the total time, so that the error names more than the delay.
+            # Retries end slightly before the time limit, so that the error has more than the delay.
             retry_config=RetryConfig(max_elapsed_time_millis=int(self._settings.timeout_seconds * 750)),
             lazy=lazy,
             runtime=quiet_runtime(),
@@ -125,13 +125,13 @@ _TRACE_FIELDS: Final = ("traceparent", "tracestate")
 
 
 class TraceHeader(Interceptor):
-    """Copies the trace context from the memo to the header where the SDKs' tracing interceptors look for it.
+    """Copies the trace context from the memo to the header that the SDKs' tracing interceptors read.
 
     Source: https://github.com/temporalio/sdk-python/tree/main/temporalio/contrib/opentelemetry
     """
 
-    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002  # the SDK's own name
-        """Wrap the SDK's own calls."""
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002  # the SDK's name
+        """Wrap the SDK's calls."""
         return _Calls(next)
 
 
@@ -147,7 +147,7 @@ class _Calls(OutboundInterceptor):
 
 
 def _stable_config(settings: TemporalSettings) -> ClientConnectConfig:
-    """Return the connection, with certificates that can be used and are not being replaced right now.
+    """Return the connection, with certificates that are usable and not being replaced right now.
 
     Raises:
         ConfigError: the profile or a file it needs cannot be read.

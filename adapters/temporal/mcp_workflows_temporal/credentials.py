@@ -1,4 +1,4 @@
-"""Credentials in files: read, checked, and watched for changes."""
+"""Credentials in files: loading, validation and monitoring for changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 CHECK_EVERY = 2.0  # seconds
 
-Stamp = tuple[int, int, int, int] | None  # times, size and inode; None: there is no such file
+Stamp = tuple[int, int, int, int] | None  # times, size and inode; None: no such file
 
 
 class WatchedFiles:
@@ -28,7 +28,7 @@ class WatchedFiles:
         self._checked = time.monotonic()
 
     def changed(self) -> bool:
-        """Return whether any file has changed since the last call."""
+        """True if any file has changed since the last call."""
         now = time.monotonic()
         if not self._paths or now - self._checked < CHECK_EVERY:
             return False
@@ -48,10 +48,10 @@ def _stamp(path: Path) -> Stamp:
 
 
 def read_secret(path: Path, setting: str) -> str:
-    """Return the one line of text in a file, without the white space around it.
+    """Return the single line of text in a file, without surrounding white space.
 
     Raises:
-        ConfigError: the file cannot be read, is empty, or has more than a line; the message has nothing of its content.
+        ConfigError: the file cannot be read, is empty, or has several lines; the message never contains its content.
     """
     try:
         secret = path.read_text(encoding="utf-8").strip()
@@ -67,23 +67,23 @@ def read_secret(path: Path, setting: str) -> str:
 
 
 def certificate_files(profile: ClientConfigProfile) -> Sequence[Path]:
-    """Return the files that a profile takes its certificates from."""
+    """Return the certificate files of a profile."""
     tls = profile.tls or ClientConfigTLS()
     found = (tls.server_root_ca_cert, tls.client_cert, tls.client_private_key)
     return [source for source in found if isinstance(source, Path)]
 
 
 def check_certificates(profile: ClientConfigProfile) -> None:
-    """Load the certificates of a profile once, since a file that is being written cannot be used.
+    """Load the certificates of a profile once, as a file that is being written is unusable.
 
     Raises:
-        ConfigError: a file cannot be used; the message has nothing of its content.
+        ConfigError: a file is unusable; the message never contains its content.
     """
     tls = profile.tls
     if tls is None or tls.disabled:
         return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # the handshake decides how strong keys must be
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # the handshake decides the required strength of keys
     if isinstance(tls.server_root_ca_cert, Path):
         _try_load("server_root_ca_cert", lambda: context.load_verify_locations(cafile=tls.server_root_ca_cert))
     if isinstance(tls.client_cert, Path) and isinstance(tls.client_private_key, Path):

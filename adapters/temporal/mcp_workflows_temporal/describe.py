@@ -1,4 +1,4 @@
-"""The state of an execution: one poll, or a cheap one of many."""
+"""The state of an execution: a single poll, or a cheap batch poll of many."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _PAUSED, _RUNNING = State.WORKFLOW_EXECUTION_STATUS_PAUSED, State.WORKFLOW_EXECU
 
 
 async def describe(frontend: Frontend, ref: Ref, gates: Gates, queried: ProgressQueries) -> Execution:
-    """Return an execution after one call, or two once it has ended; more only for gates and a queried progress.
+    """Return an execution after one call, or two once it has ended; more only for gates and queried progress.
 
-    An ended one needs only one call if a long poll has just brought its close event.
+    An ended one needs only one call if a long poll has just returned its close event.
     """
     handle = Handle.parse(ref.handle)
     found = await frontend.describe_chain(handle)
@@ -65,7 +65,7 @@ async def describe(frontend: Frontend, ref: Ref, gates: Gates, queried: Progress
 
 
 def _activity(each: PendingActivityInfo) -> ExecutionStep:
-    """Return an activity as a step; one that is tried again has no time, as it changes."""
+    """Return an activity as a step; a retried one has no time, as it changes."""
     began = each.attempt == 1 and each.last_started_time.seconds
     at = each.last_started_time.ToDatetime(UTC) if began else None
     return ExecutionStep(name=each.activity_type.name, status=Status.RUNNING, at=at)
@@ -76,7 +76,7 @@ def _child(each: PendingChildExecutionInfo) -> ExecutionStep:
 
 
 async def _ended(converter: DataConverter, found: Described, event: HistoryEvent, execution: Execution) -> Execution:
-    """Return the execution as its close event says."""
+    """Return the execution according to its close event."""
     match event.WhichOneof("attributes"):
         case "workflow_execution_completed_event_attributes":
             payloads = event.workflow_execution_completed_event_attributes.result.payloads
@@ -101,12 +101,12 @@ async def _ended(converter: DataConverter, found: Described, event: HistoryEvent
         case "workflow_execution_terminated_event_attributes":
             reason = event.workflow_execution_terminated_event_attributes.reason
             return replace(execution, message=f"terminated: {reason}" if reason else "terminated")
-        case _:  # a retry or continue-as-new closed it meanwhile: the chain goes on
+        case _:  # a retry or continue-as-new closed it in the meantime: the chain continues
             return replace(execution, status=Status.RUNNING)
 
 
 async def describe_many(frontend: Frontend, refs: Sequence[Ref]) -> Mapping[str, Execution]:
-    """Return the executions that list calls for hundreds of ids show, by handle: a hint which of them to describe.
+    """Return the executions in list calls for hundreds of ids, by handle: a hint what to describe.
 
     The rows have status and memo. They lag behind (a few ms on the dev server, seconds with Elasticsearch), and show
     neither the chain of a run, nor that it is stuck, nor a requested cancellation: `describe` confirms each difference.
@@ -118,7 +118,7 @@ async def describe_many(frontend: Frontend, refs: Sequence[Ref]) -> Mapping[str,
         except ExecutionNotFound:
             continue
         is_quotable = workflow_id.isprintable() and not _UNQUOTABLE & set(workflow_id)
-        if is_quotable and not ref.gates and not ref.options.get("progress"):  # the list knows neither
+        if is_quotable and not ref.gates and not ref.options.get("progress"):  # the list has neither
             by_id[workflow_id] = ref
     found: dict[str, Execution] = {}
     ids = list(by_id)
@@ -126,7 +126,7 @@ async def describe_many(frontend: Frontend, refs: Sequence[Ref]) -> Mapping[str,
         listed = ", ".join(map(quoted, ids[start : start + BATCH]))
         query = f"WorkflowId IN ({listed}) AND ExecutionStatus != 'ContinuedAsNew'"
         rows: dict[str, WorkflowExecutionInfo] = {}
-        async for row in frontend.list_executions(query, page=2 * BATCH):  # some have more than one run
+        async for row in frontend.list_executions(query, page=2 * BATCH):  # some have several runs
             workflow_id = row.execution.workflow_id
             rows[workflow_id] = max(rows.get(workflow_id, row), row, key=_recency)
         for workflow_id, row in rows.items():

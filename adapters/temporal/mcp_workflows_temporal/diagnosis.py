@@ -1,4 +1,4 @@
-"""The problem that keeps an open execution from making progress, mostly read from its description alone."""
+"""Diagnosis of open executions that make no progress, mostly from their description alone."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from mcp_workflows_temporal.client import ACTIVITIES, WORKFLOWS, Frontend
 from mcp_workflows_temporal.payloads import read_failure
 from mcp_workflows_temporal.settings import Place
 
-_CLI_DEFAULTS = frozenset({"127.0.0.1:7233", "localhost:7233"})  # the default of Temporal's command line
+_CLI_DEFAULTS = frozenset({"127.0.0.1:7233", "localhost:7233"})  # the default addresses of Temporal's command line
 NEVER_BEGUN_AFTER = timedelta(seconds=1)
 NO_WORKER_AFTER = timedelta(seconds=10)  # workers take a task within milliseconds; after losing one, in 5 s
-LONGEST_TEXT = 200  # characters of a failure, or of Temporal's own words
+LONGEST_TEXT = 200  # characters of a failure, or of Temporal's texts
 FAILING_FROM = 2  # the attempt
 MEND_CODE = "mend the workflow's code and deploy it: the execution goes on where it stands"
 
@@ -59,15 +59,15 @@ def _datetime(at: datetime | Timestamp) -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A reason why an execution makes no progress; its text is stable between polls, or lastUpdatedAt would move."""
+    """A reason why an execution makes no progress; its text is stable between polls, to keep lastUpdatedAt stable."""
 
     text: str
     advice: str
-    of_a_step: bool = False  # the workflow's own message still holds
+    of_a_step: bool = False  # the workflow's own message remains valid
 
 
 async def status_message(frontend: Frontend, found: Described, own: str | None) -> str | None:
-    """Return the message of an open execution: its own, the problem if there is one, and a requested cancellation."""
+    """Return the message of an open execution: its own, its problem if any, and a requested cancellation."""
     text = own
     if problem := await find_problem(frontend, found):
         text = f"{own} ({problem.text})" if own and problem.of_a_step else problem.text
@@ -78,7 +78,7 @@ async def status_message(frontend: Frontend, found: Described, own: str | None) 
 
 
 def _running(found: Described) -> str | None:
-    """Return what the workflow waits for: an activity with its attempt, or a child workflow; None: neither."""
+    """Return what the workflow waits for: an activity with its attempt, or a child workflow; None if neither."""
     names = [
         f"{each.activity_type.name}, attempt {each.attempt}" if each.attempt > 1 else each.activity_type.name
         for each in found.pending_activities
@@ -89,14 +89,14 @@ def _running(found: Described) -> str | None:
 
 
 async def find_problem(frontend: Frontend, found: Described) -> Problem | None:
-    """Return the gravest problem of an open execution: it is paused, no worker takes it, its code or a step fails."""
+    """Return the most serious problem of an open execution: paused, no worker, failing code or a failing step."""
     info, task = found.workflow_execution_info, found.pending_workflow_task
     if info.status == _PAUSED:
         reason = found.workflow_extended_info.pause_info.reason
         unpause = command(frontend.place, "workflow", "unpause", "--workflow-id", info.execution.workflow_id)
         advice = f"unpause it when it may go on: {unpause}"
         return Problem(text=f"paused: {one_line(reason)}" if reason else "paused", advice=advice)
-    if task.state == _SCHEDULED:  # a problem after a second if nobody ever took a task, otherwise after ten
+    if task.state == _SCHEDULED:  # a problem after a second if no worker ever took a task, otherwise after ten
         delay = task.scheduled_time.ToDatetime() - info.start_time.ToDatetime()  # signals may come before it
         if _since(task.scheduled_time) >= (NEVER_BEGUN_AFTER if delay < NEVER_BEGUN_AFTER else NO_WORKER_AFTER):
             if await frontend.task_queues.is_deserted(info.task_queue, WORKFLOWS):
@@ -106,7 +106,7 @@ async def find_problem(frontend: Frontend, found: Described) -> Problem | None:
                 return Problem(
                     text=text, advice="the workers of that task queue are busy or just went away: see how they are"
                 )
-    if task.attempt >= FAILING_FROM:  # Temporal retries the workflow task for ever
+    if task.attempt >= FAILING_FROM:  # Temporal retries the workflow task endlessly
         text = (
             f"the workflow's code fails or times out and is tried again (attempt {task.attempt}): see the worker's log"
         )
@@ -153,7 +153,7 @@ async def _activity_problem(frontend: Frontend, found: Described, each: PendingA
 
 
 async def failure_text(frontend: Frontend, found: Described, each: PendingActivityInfo) -> str:
-    """Return the reason of the last attempt's failure, on one line."""
+    """Return the reason for the failure of the last attempt, on one line."""
     info = found.workflow_execution_info
     context = ActivitySerializationContext(
         namespace=frontend.place.namespace,

@@ -24,7 +24,7 @@ ERRORS: Mapping[RPCStatusCode, type[EngineError]] = {  # any other status is Eng
     RPCStatusCode.UNAUTHENTICATED: EngineRefused,
 }
 
-TEXTS: Mapping[RPCStatusCode, str] = {  # instead of Temporal's own, which mislead or may repeat a credential
+TEXTS: Mapping[RPCStatusCode, str] = {  # instead of Temporal's texts, which mislead or may repeat a credential
     RPCStatusCode.CANCELLED: "no answer in time",
     RPCStatusCode.DEADLINE_EXCEEDED: "no answer in time",
     RPCStatusCode.NOT_FOUND: "it has no such execution: never had, or dropped it after its retention",
@@ -37,7 +37,7 @@ REFUSED = "connection refused"
 _TLS = "the TLS handshake failed: check tls"
 _CERT = "its certificate"
 _ENDED = "it ends the connection at once; if it wants TLS with a client_cert, check tls"
-CONNECT_FAILURES: Mapping[str, str] = {  # the first sign in the text counts: the SDK gives nothing else
+CONNECT_FAILURES: Mapping[str, str] = {  # the first sign in the text applies: the SDK provides nothing else
     "Unauthenticated": TEXTS[RPCStatusCode.UNAUTHENTICATED],
     "PermissionDenied": TEXTS[RPCStatusCode.PERMISSION_DENIED],
     "ConnectionRefused": REFUSED,
@@ -56,16 +56,16 @@ CONNECT_FAILURES: Mapping[str, str] = {  # the first sign in the text counts: th
     "": "cannot connect",
 }
 _CREDENTIALS = frozenset({"Unauthenticated", "PermissionDenied"})  # signs of a refusal
-CONNECT_FAILED = "Failed client connect"  # the beginning of the SDK's RuntimeError for a lazy connection
+CONNECT_FAILED = "Failed client connect"  # the start of the SDK's RuntimeError for a lazy connection
 
 
 class Call:
-    """An async context manager that bounds all calls made inside to some seconds in total, retries of the SDK included.
+    """An async context manager that limits the total time of all calls made inside, including the SDK's retries.
 
-    One class with one cancel scope, as each poll makes one.
+    One class with one cancel scope, as each poll creates one.
 
     Raises:
-        EngineError: see `ERRORS` and `CONNECT_FAILURES`; no other error of Temporal comes out.
+        EngineError: see `ERRORS` and `CONNECT_FAILURES`; Temporal's other errors do not escape.
     """
 
     __slots__ = ("_place", "_prepare", "_scope", "_seconds")
@@ -88,7 +88,7 @@ class Call:
     ) -> None:
         if self._scope.__exit__(kind, error, trace) or isinstance(error, TimeoutError):
             raise EngineUnavailable(f"{self._place}: no answer within {self._seconds:g} s") from None
-        if isinstance(error, OSError):  # the SDK raises none: it comes from a user's codec that asks a key server
+        if isinstance(error, OSError):  # the SDK raises none: it comes from a user's codec that calls a key server
             raise EngineUnavailable(f"the payload codec does not answer ({type(error).__name__})") from error
         if isinstance(error, RPCError):
             raise translate(error, self._place) from error
@@ -98,7 +98,7 @@ class Call:
 
 @contextmanager
 def unless_ended() -> Generator[None]:
-    """Ignore that an execution which was open a moment ago has ended: Temporal says that it is not found."""
+    """Ignore that an execution has just ended, which Temporal reports as not found."""
     try:
         yield
     except RPCError as error:
@@ -113,7 +113,7 @@ def translate(error: RPCError, place: Place) -> EngineError:
     if any(found.Is(details.NamespaceNotFoundFailure.DESCRIPTOR) for found in error.grpc_status.details):
         kind, reason = EngineRefused, f"it has no namespace {place.namespace!r}"
     if error.status is RPCStatusCode.RESOURCE_EXHAUSTED and "larger than max" in error.message:
-        kind = EngineRefused  # a gRPC message over 4 MiB: trying again will not help
+        kind = EngineRefused  # a gRPC message over 4 MiB: a retry cannot help
     text = f"{place}: {reason}"
     if kind is EngineUnavailable:
         return EngineUnavailable(text, throttled=error.status is RPCStatusCode.RESOURCE_EXHAUSTED)

@@ -1,7 +1,7 @@
 """The rules of gates, pure: when a workflow waits for a person, and the signal or update that answers it.
 
-The part of a history that decides gates is summarized by stretches that can be joined. A replay reads forwards, and a
-look backwards from the newest event; both come to the same summary.
+The events of a history that decide gates are summarized in ranges that can be joined. A replay reads forwards, and a
+poll reads backwards from the newest event; both produce the same summary.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class MessageKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A signal or an update, by its name."""
+    """A signal or an update, identified by its name."""
 
     kind: MessageKind
     name: str
 
 
 class When(BaseModel):
-    """The condition under which the execution waits for a person: one of `after` and `query`."""
+    """The condition on which the execution waits for a person: either `after` or `query`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -75,7 +75,7 @@ class When(BaseModel):
 
 
 class Sending(BaseModel):
-    """The message that brings an answer to the workflow: one of `signal` and `update`."""
+    """The message that delivers an answer to the workflow: either `signal` or `update`."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, json_schema_extra={"oneOf": [{"required": ["signal"]}, {"required": ["update"]}]}
@@ -110,7 +110,7 @@ class Sending(BaseModel):
 
 
 class GateSettings(BaseModel):
-    """The settings of a gate on Temporal; texts may hold {{placeholders}}."""
+    """The settings of a gate on Temporal; texts may contain {{placeholders}}."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -121,7 +121,7 @@ class GateSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """The activities and messages that matter to gates; events of all others are ignored."""
+    """The activities and messages that matter to gates; other events are ignored."""
 
     activities: frozenset[str]
     messages: frozenset[Message]
@@ -129,27 +129,27 @@ class EventFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySummary:
-    """The latest of the events that matter, among the events `low` to `high`."""
+    """The latest of the relevant events, among the events `low` to `high`."""
 
     low: int
     high: int
     completed: Mapping[str, int] = field(default_factory=dict[str, int])  # activity type: event
-    begun: Mapping[int, str] = field(default_factory=dict[int, str])  # scheduled and not ended in here: type by event
-    ended: Mapping[int, int] = field(default_factory=dict[int, int])  # by its scheduling, before `low`: 0 if it failed
+    begun: Mapping[int, str] = field(default_factory=dict[int, str])  # scheduled, not ended here: type by event
+    ended: Mapping[int, int] = field(default_factory=dict[int, int])  # by scheduling event before `low`: 0 if it failed
     answers: Mapping[Message, int] = field(default_factory=dict[Message, int])
     handled: int = 0  # the last completed workflow task
 
     @property
     def whole(self) -> bool:
-        """True if no event comes before it."""
+        """True if no event precedes it."""
         return self.low <= 1
 
 
 def join(older: HistorySummary, newer: HistorySummary) -> HistorySummary:
-    """Join the summaries of two neighbouring stretches."""
+    """Join the summaries of two adjacent ranges."""
     joined = replace(older, high=newer.high, handled=max(older.handled, newer.handled))
     if not (newer.completed or newer.begun or newer.ended or newer.answers):
-        return joined  # as for most events
+        return joined  # true for most events
     begun, completed = {**older.begun, **newer.begun}, dict(older.completed)
     for scheduled, event in newer.ended.items():
         if (activity := begun.pop(scheduled, None)) and event:
@@ -162,7 +162,7 @@ def join(older: HistorySummary, newer: HistorySummary) -> HistorySummary:
 
 
 def summarize(events: Iterable[HistoryEvent], wanted: EventFilter) -> HistorySummary | None:
-    """Summarize neighbouring events, the oldest first; return None if there are none."""
+    """Summarize adjacent events, the oldest first; return None if there are none."""
     summaries = (summarize_event(event, wanted) for event in events)
     first = next(summaries, None)
     return None if first is None else reduce(join, summaries, first)
@@ -200,27 +200,27 @@ _ACTIVITY_ENDS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One gate, with its settings read."""
+    """One gate, with its validated settings."""
 
     name: str
     when: When
-    messages: frozenset[Message]  # that answer it
+    messages: frozenset[Message]  # those that answer it
     request: InputRequest
 
     def opening_event(self, summary: HistorySummary) -> int | None:
         """Return the event that opened the gate, CLOSED, or None if older events must be read first.
 
-        For a query gate this is the event that opens the gate if the query says that the workflow waits.
+        For a query gate, this event opens the gate if the query reports that the workflow waits.
         """
         answered = self.answering_event(summary)
         return self._after(summary, answered) if self.when.after is not None else self._queried(summary, answered)
 
     def answering_event(self, summary: HistorySummary) -> int:
-        """Return the event of the latest answer in this stretch, or CLOSED."""
+        """Return the event of the latest answer in this range, or CLOSED."""
         return max((summary.answers.get(message, CLOSED) for message in self.messages), default=CLOSED)
 
     def is_answered_and_not_taken(self, summary: HistorySummary) -> bool:
-        """Return whether a signal answers the gate that no workflow task has taken yet."""
+        """True if a signal answers the gate that no workflow task has taken yet."""
         signals = (message for message in self.messages if message.kind is MessageKind.SIGNAL)
         return max((summary.answers.get(each, CLOSED) for each in signals), default=CLOSED) > summary.handled
 
@@ -247,10 +247,11 @@ class GateRequests:
 
 
 def read_rules(gates: Mapping[str, Gate]) -> tuple[Rule, ...]:
-    """Read the gates of a task.
+    """Validate the gates of a task.
 
     Raises:
-        EngineRefused: a gate is invalid now that its placeholders are filled in; the message says which and why.
+        EngineRefused: a gate is invalid after its placeholders were filled in; the message names the gate and the
+            error.
     """
     rules: list[Rule] = []
     for name, gate in gates.items():
@@ -262,10 +263,10 @@ def read_rules(gates: Mapping[str, Gate]) -> tuple[Rule, ...]:
 
 
 def read_sending(name: str, send: JSON) -> Sending:
-    """Read the message of one answer, with its placeholders filled in.
+    """Validate the message of one answer, with its placeholders filled in.
 
     Raises:
-        EngineRefused: it is no valid message.
+        EngineRefused: not a valid message.
     """
     return _read(Sending, name, send)
 
@@ -287,7 +288,7 @@ def event_filter(rules: Iterable[Rule]) -> EventFilter:
 
 
 def key_of(gate: str, event: int, run_id: str, first_run_id: str) -> str:
-    """Return the key of a question. Event ids begin again with each run of a chain, so the key names later runs."""
+    """Return the key of a question. Event ids restart with each run of a chain, so the key contains later runs."""
     return f"{gate}.{event}" if run_id == first_run_id else f"{gate}.{event}.{run_id}"
 
 
@@ -299,5 +300,5 @@ def event_of(key: str, gate: str, run_id: str, first_run_id: str) -> int:
 
 
 def is_gate_key(key: str, gates: Mapping[str, Gate]) -> bool:
-    """Return whether a key is one of a gate; the workflow's own questions have a UUID."""
+    """True if a key belongs to a gate; the workflow's own questions have a UUID."""
     return any(key.startswith(f"{name}.") for name in gates)

@@ -1,7 +1,7 @@
 """The gates of executions: which are open, and the delivery of their answers.
 
-The keys of questions are made of event ids, so a restart or another replica gives the same keys. A poll reads only the
-events that are new since the last one, and sends a query again only when its result may have changed.
+The keys of questions contain event ids, so a restart or another replica produces the same keys. A poll reads only the
+new events since the last one, and repeats a query only when its result may have changed.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from mcp_workflows_temporal.gate_rules import (
 from mcp_workflows_temporal.payloads import UndecodableError, decode, read_failure
 
 PAGE = 100  # events
-PAGES_PER_POLL = 100  # some 4 ms each; the next poll continues where this one stopped
-QUERY_EVERY = 5.0  # seconds, while nothing happens in the history
-QUERIES_AT_ONCE = 5  # of one execution
+PAGES_PER_POLL = 100  # some 4 ms each; the next poll continues from here
+QUERY_EVERY = 5.0  # seconds, while the history does not grow
+QUERIES_AT_ONCE = 5  # for one execution
 
 NO_WORKER = frozenset(
     {
@@ -52,14 +52,14 @@ NO_WORKER = frozenset(
         RPCStatusCode.FAILED_PRECONDITION,  # it has not begun, or its workflow task fails
     }
 )
-ENDED_MEANWHILE = "AcceptedUpdateCompletedWorkflow"  # the workflow ended before the handler of its accepted update did
+ENDED_MEANWHILE = "AcceptedUpdateCompletedWorkflow"  # the workflow ended before the handler of its accepted update
 REQUEST_IDS = UUID("c3bd4d0f-13b3-4a2c-9a3e-6c4c7a1f2f64")  # the UUID namespace of our request ids
 NOT_IN_TIME = frozenset({RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The state of one gate now: open, closed, or unknown with a reason."""
+    """The current state of one gate: open, closed, or unknown with a reason."""
 
     rule: Rule
     key: str | None = None  # of the question, if it is open or may be
@@ -92,7 +92,7 @@ class Gates:
         return GateRequests(requests=requests, message="; ".join(problems) or None, needs_worker=needs_worker)
 
     async def answer(self, frontend: Frontend, ref: Ref, responses: Mapping[str, JSON]) -> None:
-        """Send each answer whose gate is still open; ignore the late ones.
+        """Send each answer whose gate is still open; ignore late ones.
 
         Raises:
             EngineRefused: the workflow does not accept an answer.
@@ -110,7 +110,7 @@ class Gates:
                 continue
             if asked.problem and not asked.open:
                 raise EngineUnavailable(f"gate {asked.rule.name}: {asked.problem}")
-            if not asked.open:  # the key may open again, so an answer that is not sent must not count as sent
+            if not asked.open:  # the key may open again, so an unsent answer must not count as sent
                 raise EngineRefused(f"gate {asked.rule.name}: the workflow does not wait for an answer now")
             sending, identity = read_sending(asked.rule.name, response.get("send")), answered_by(ref, response)
             with unless_ended():
@@ -123,9 +123,9 @@ class Gates:
     async def _decide(
         self, run: Run, rules: Sequence[Rule], asked: frozenset[str], *, fresh: bool
     ) -> Sequence[Decision]:
-        """Decide by the history first, then by queries, so that no result is older than the event it is used for.
+        """Decide by the history first, then by queries, so that no result is older than the event that it is used for.
 
-        A query that nobody answers leaves the question as it was: open if its key is among those `asked`.
+        An unanswered query leaves the question unchanged: open if its key is among those `asked`.
         """
         summary = await self._read_history(run, rules, patient=fresh)
         decisions = [_by_history(run, rule, summary, asked) for rule in rules]
@@ -149,7 +149,7 @@ class Gates:
                 raise
             found = await run.frontend.describe_chain(handle)
             now = await self._read_history(Run.of(run.frontend, found), (asked.rule,), patient=True)
-            if asked.rule.answering_event(now) > run.length:  # it was slow, and accepted after all
+            if asked.rule.answering_event(now) > run.length:  # it was slow, but accepted after all
                 return
             if found.pending_workflow_task.attempt >= FAILING_FROM:
                 text = (
@@ -171,7 +171,7 @@ class Gates:
 
 
 def answered_by(ref: Ref, response: JSON) -> str:
-    """Return the identity of the event in the history: who answered, and accept or decline."""
+    """Return the identity for the event in the history: who answered, and accept or decline."""
     principal = cast("Mapping[str, JSON]", ref.principal or {})
     return f"mcp-workflows: {response.get('action')} by {cleaned(str(principal.get('subject') or 'anonymous'))[:200]}"
 
@@ -182,7 +182,7 @@ def signal_request_id(execution: WorkflowExecution, key: str) -> str:
 
 
 def _by_history(run: Run, rule: Rule, summary: HistorySummary, asked: frozenset[str]) -> Decision:
-    """Decide one gate by the history; a query gate is open only as far as its query agrees."""
+    """Decide one gate by the history; a query gate is open only if its query agrees."""
     event = rule.opening_event(summary)
     if event is None:
         read = summary.high - summary.low + 1
@@ -201,11 +201,11 @@ class CachedHistory:
     """The part of one run's history that was read."""
 
     summary: HistorySummary
-    before: bytes  # the token of the page before it; empty: there is none
+    before: bytes  # the token of the page before it; empty: none
 
 
 class HistoryReader:
-    """The histories of one namespace, read from the end on; what it forgets it reads again."""
+    """The histories of one namespace, read backwards from the end; evicted ones are read again."""
 
     def __init__(self) -> None:
         self._cache = Latest[tuple[tuple[str, str], EventFilter], CachedHistory](REMEMBERED)
@@ -213,7 +213,7 @@ class HistoryReader:
     async def read(
         self, run: Run, wanted: EventFilter, is_enough: Callable[[HistorySummary], bool], *, patient: bool
     ) -> HistorySummary:
-        """Summarize the history as far back as `is_enough` wants it; unless `patient`, only so many pages at a time.
+        """Summarize the history until `is_enough`; unless `patient`, read a limited number of pages at a time.
 
         Sends no request if the history has not grown and enough of it is cached.
         """
@@ -232,7 +232,7 @@ class HistoryReader:
 
 
 async def _newest(run: Run, wanted: EventFilter, cached: CachedHistory | None) -> CachedHistory:
-    """Join the events since the last poll to the cached ones; drop these if too many are new to read at once."""
+    """Join the events since the last poll to the cached ones; drop these if there are too many new events."""
     high = cached.summary.high if cached else 0
     top: HistorySummary | None = None
     before = b""
@@ -254,10 +254,10 @@ async def _newest(run: Run, wanted: EventFilter, cached: CachedHistory | None) -
 class QueryResult:
     """The result of one query, and the length of the history at that time."""
 
-    at: float  # seconds of the event loop's clock
+    at: float  # seconds on the event loop's clock
     length: int  # of the history
-    waits: bool | None = None  # None: not known
-    value: JSON = None  # if it is known
+    waits: bool | None = None  # None: unknown
+    value: JSON = None  # if known
     problem: str | None = None  # the reason why nothing is known
     needs_worker: bool = False  # no worker answered
 
@@ -272,8 +272,8 @@ class GateQueries:
         """Return the results by gate.
 
         A query is sent when the last result is 5 s old, the history has grown, or `fresh` is set. The first query shows
-        if a worker answers; without one the others are not sent, with one they are sent at the same time. An error is
-        raised once all have ended, as cancelling a call harms the SDK's core.
+        whether a worker answers: if not, the others are skipped; if so, they are sent concurrently. An error is raised
+        once all have ended, as cancelling a call harms the SDK's core.
         """
         keys = {rule.name: (run.ids, rule.name, rule.when.model_dump_json()) for rule in rules}
         results: dict[str, QueryResult] = {}
@@ -314,7 +314,7 @@ async def _send(run: Run, rule: Rule) -> QueryResult:
 
 
 async def ask(run: Run, name: str, args: Sequence[JSON]) -> QueryResult:
-    """Send a query once, and return its result, or the reason why there is none."""
+    """Send a query once; return its result, or the reason why there is none."""
     unknown = QueryResult(at=anyio.current_time(), length=run.length)
     try:
         payload = await run.frontend.query(run.execution, name, args)
@@ -336,6 +336,6 @@ def _unanswered(run: Run, rule: Rule) -> QueryResult:
 
 
 def is_same(one: JSON, other: JSON) -> bool:
-    """Return whether two JSON values are equal; unlike in Python, true is not 1."""
+    """True if two JSON values are equal; unlike in Python, true is not 1."""
     first, second = (json.dumps(without_zero_fractions(value), sort_keys=True) for value in (one, other))
     return first == second

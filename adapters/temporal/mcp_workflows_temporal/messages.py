@@ -1,8 +1,8 @@
 """Messages to executions: signals, updates and queries.
 
-To the core a message is an execution of its own: `send` starts it, and `read_outcome` describes it. Within one run,
+To the core a message is a separate execution: `send` starts it, and `read_outcome` describes it. Within one run,
 Temporal drops a second signal with the same request id and a second update with the same update id. A query is sent
-when its outcome is read, so nothing is started.
+when its outcome is read, so it starts nothing.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from mcp_workflows_temporal.start import OWNER, positional, read_start, start_wo
 
 REQUEST_IDS = UUID("0f4b7d44-3c0e-5a5e-9a57-0c5a1d9b7a51")  # the UUID namespace of our request ids
 REUSE = {"refuse": WorkflowIDReusePolicy.REJECT_DUPLICATE, "start": WorkflowIDReusePolicy.ALLOW_DUPLICATE}
-STARTS = 2  # of an execution that is missing, for one message: it may end before the message arrives
-EVENTS_READ = 256  # the last events of a run that has ended, among which a signal is looked for
-RUNS_LISTED = 100  # a call; so many runs of one id
-CLOCKS_DIFFER = timedelta(minutes=1)  # ours and Temporal's, at most
+STARTS = 2  # of a missing execution, for one message: it may end before the message arrives
+EVENTS_READ = 256  # the last events of an ended run, in which a signal is searched
+RUNS_LISTED = 100  # per call: the maximum number of runs of one id
+CLOCKS_DIFFER = timedelta(minutes=1)  # maximum difference between our clock and Temporal's
 
 Found = TypeVar("Found")
 
 
 class MessageHandle(BaseModel):
-    """A message, as the core stores it."""
+    """A message in the form that the core stores."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -55,10 +55,10 @@ class MessageHandle(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> MessageHandle:
-        """Read a handle as it was stored.
+        """Parse a stored handle.
 
         Raises:
-            ExecutionNotFound: the text is no handle of a message.
+            ExecutionNotFound: the text is not a handle of a message.
         """
         try:
             return cls.model_validate_json(text)
@@ -67,13 +67,13 @@ class MessageHandle(BaseModel):
 
 
 async def send(frontend: Frontend, start: Start, task_queue: str | None, max_input: int) -> MessageHandle:
-    """Send a signal or an update once under this key; a query is only noted.
+    """Send a signal or an update once per key; a query is only stored.
 
     A message that an earlier attempt delivered is not sent again, even if the execution has ended since.
 
     Raises:
         EngineRefused: there is no such open execution, or it rejects the update.
-        EngineUnavailable: nobody knows whether it was delivered; an update needs a live worker.
+        EngineUnavailable: the delivery is uncertain; an update needs a live worker.
     """
     own = None if start.target is None else Handle.parse(start.target)
     if own is not None:
@@ -85,7 +85,7 @@ async def send(frontend: Frontend, start: Start, task_queue: str | None, max_inp
     [(kind, name)] = options.names.items()
     deliver = partial(DELIVERIES[kind], frontend, start, name)
     if own is None and (start.attempt == 1 or kind == "query"):
-        with suppress(RPCError):  # what went wrong shows below
+        with suppress(RPCError):  # the error becomes apparent below
             return await deliver(WorkflowExecution(workflow_id=workflow_id))
         start = replace(start, attempt=None)
     for tries in range(STARTS + 1):
@@ -135,13 +135,13 @@ async def read_outcome(frontend: Frontend, handle: MessageHandle, options: Mappi
 
 
 async def _query(frontend: Frontend, start: Start, name: str, run: WorkflowExecution) -> MessageHandle:
-    """Note a query; `_ask` sends it."""
+    """Store a query; `_ask` sends it."""
     args = list(positional(start.arguments))
     return MessageHandle(workflow_id=run.workflow_id, run_id=run.run_id, query_args=args)
 
 
 async def _signal(frontend: Frontend, start: Start, name: str, run: WorkflowExecution) -> MessageHandle:
-    """Send a signal, and repeat it only to the same run: the next one would take it for another signal."""
+    """Send a signal; retry only to the same run, as the next run would treat it as another signal."""
     request_id, args = _request_id(start, run.workflow_id), positional(start.arguments)
     identity = f"{_identity(start)} ({request_id})"
     await frontend.signal(run, name, args, request_id, identity, retry=bool(run.run_id))
@@ -153,7 +153,7 @@ async def _update(frontend: Frontend, start: Start, name: str, run: WorkflowExec
 
     Raises:
         EngineRefused: the workflow rejects it, or has no such update.
-        EngineUnavailable: no worker has accepted it in time; Temporal forgets it then.
+        EngineUnavailable: no worker has accepted it in time; Temporal then drops it.
     """
     workflow_id, args = run.workflow_id, positional(start.arguments)
     try:
@@ -170,7 +170,7 @@ async def _update(frontend: Frontend, start: Start, name: str, run: WorkflowExec
     handle = MessageHandle(workflow_id=workflow_id, update=(run_id, start.key))
     if done.outcome.HasField("failure") and not await _if_found(frontend.poll_update(workflow_id, run_id, start.key)):
         rejection = await read_failure(frontend.converter(workflow_id), done.outcome.failure)
-        raise EngineRefused(rejection.text, final=True)  # Temporal keeps no update that was rejected
+        raise EngineRefused(rejection.text, final=True)  # Temporal keeps no rejected update
     return handle
 
 
@@ -180,7 +180,7 @@ DELIVERIES = {"query": _query, "signal": _signal, "update": _update}
 async def _sent_before(frontend: Frontend, start: Start, kind: str, found: Described) -> MessageHandle | None:
     """Return the handle of a message that an earlier attempt delivered to a run which has ended since.
 
-    That is the described run, or one before it that the message can have reached.
+    That is the described run, or an earlier one that the message can have reached.
     """
     info, since = found.workflow_execution_info, start.created - CLOCKS_DIFFER
     workflow_id = info.execution.workflow_id
@@ -211,7 +211,7 @@ async def _if_found(call: Awaitable[Found]) -> Found | None:
 
 
 async def _ask(frontend: Frontend, handle: MessageHandle, name: str, found: Execution) -> Execution:
-    """Send a query, and return the execution with its result, or with the reason why there is none."""
+    """Send a query; return the execution with its result, or with the reason why there is none."""
     run = WorkflowExecution(workflow_id=handle.workflow_id, run_id=handle.run_id)
     try:
         payload = await frontend.query(run, name, handle.query_args, only_open=False)
@@ -244,5 +244,5 @@ def _request_id(start: Start, workflow_id: str) -> str:
 
 
 def _identity(start: Start) -> str:
-    """Return the identity of the event in the history: who sent the message."""
+    """Return the identity for the event in the history: the sender of the message."""
     return f"mcp-workflows: by {cleaned(start.context.get(OWNER) or 'anonymous')[:LONGEST_TEXT]}"

@@ -1,4 +1,4 @@
-"""Payloads to JSON, failures to words. The codec is the user's code: a poll must not fail, whatever it raises."""
+"""Payloads to JSON, failures to text. The codec is the user's code: whatever it raises, a poll must not fail."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ async def decode(converter: DataConverter, payload: Payload) -> JSON:
     """Return the JSON value in a payload.
 
     Raises:
-        UndecodableError: the payload cannot be read here, or is no JSON value.
-        EngineUnavailable, EngineRefused: the codec gives no answer now; the payload may be readable.
+        UndecodableError: the payload cannot be read here, or is not a JSON value.
+        EngineUnavailable, EngineRefused: the codec does not reply now; the payload may be readable.
     """
     outcome = await _outcome(converter.decode([payload]))
     if isinstance(outcome, BaseException):
@@ -51,14 +51,14 @@ async def decode(converter: DataConverter, payload: Payload) -> JSON:
 
 
 async def read_memo(frontend: Frontend, info: WorkflowExecutionInfo, *names: str) -> dict[str, JSON]:
-    """Return the named fields of an execution's memo that can be read; decode no other field.
+    """Return the readable fields with these names in an execution's memo; decode no other field.
 
-    All are decoded at once, as the codec may be a remote server; one by one if one of them cannot be read.
+    All are decoded together, as the codec may be a remote server; one by one if one of them is unreadable.
     """
     fields = info.memo.fields
     wanted = [name for name in names if name in fields]
     if not wanted:
-        return {}  # without a converter: making one takes as long as decoding a field
+        return {}  # without a converter: creating one takes as long as decoding a field
     converter = frontend.converter(info.execution.workflow_id)
     outcome = await _outcome(converter.decode([fields[name] for name in wanted])) if len(wanted) > 1 else ()
     found: dict[str, JSON] = {}
@@ -83,7 +83,7 @@ async def decode_failure(converter: DataConverter, failure: FailureMessage) -> B
 
 
 async def read_failure(converter: DataConverter, failure: FailureMessage) -> Failure:
-    """Return the reason of a failure in the words of its author; see `decode_failure`."""
+    """Return the reason for a failure in its author's words; see `decode_failure`."""
     own = FailureMessage()
     own.CopyFrom(failure)
     error = await decode_failure(converter, own)
@@ -99,24 +99,24 @@ class _ReadablePayloads(DefaultPayloadConverter):
 
 
 def plain_failure(failure: FailureMessage) -> BaseException:
-    """Return the exception in a failure without details that are encoded: all else of it is plain.
+    """Return the exception in a failure without its encoded details; the rest is plain.
 
-    If its worker encodes messages, too, the text is what the SDK puts in their place: `Encoded failure`.
+    If its worker also encodes messages, the text is the SDK's placeholder: `Encoded failure`.
     """
     return DefaultFailureConverter().from_failure(failure, _ReadablePayloads())
 
 
 async def _outcome(awaited: Awaitable[T]) -> T | BaseException:
-    """Return what the user's code returns, or the error that it raises.
+    """Return the result of the user's code, or the error that it raises.
 
     Raises:
-        EngineUnavailable, EngineRefused: an error that may pass; it must not decide the outcome of an execution.
+        EngineUnavailable, EngineRefused: a transient error, which must not decide the outcome of an execution.
     """
     try:
         return await awaited
     except EngineError:
         raise
-    except OSError as error:  # also TimeoutError: from a user's codec that asks a key server
+    except OSError as error:  # also TimeoutError: from a user's codec that calls a key server
         raise EngineUnavailable(f"the payload codec does not answer ({type(error).__name__})") from error
     except Exception as error:  # noqa: BLE001  # the user's code
         return error
@@ -147,10 +147,10 @@ def as_text(value: JSON) -> str | None:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the reason of a failure in the words of its author: no class names, wrappers or stack traces.
+    """Return the reason for a failure in its author's words: no class names, wrappers or stack traces.
 
-    An `McpError` has a code and perhaps data; without an integer code it is an ordinary failure. `details` are those of
-    the application error: a list. `step` is the innermost activity, child workflow or Nexus operation.
+    An `McpError` has a code and optional data; without an integer code it is an ordinary failure. `details` are those
+    of the application error: a list. `step` is the innermost activity, child workflow or Nexus operation.
     """
     chain = list(_causes(error))
     step = next(filter(None, map(_step, reversed(chain))), None)
@@ -175,7 +175,7 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _details(error: ApplicationError | None) -> JSON:
-    """Return the details of an error as JSON; None if there are none, or no JSON."""
+    """Return the details of an error as JSON; None if there are none, or they are not JSON."""
     try:
         return _plain(list(error.details)) if error and error.details else None
     except UndecodableError:
@@ -183,14 +183,14 @@ def _details(error: ApplicationError | None) -> JSON:
 
 
 def _is_final(error: BaseException) -> bool:
-    """True if the author of the error, or the policy of its step, said not to try it again."""
+    """True if the author of the error, or the policy of its step, excluded a retry."""
     if isinstance(error, ActivityError | ChildWorkflowError):
         return error.retry_state is RetryState.NON_RETRYABLE_FAILURE
     return isinstance(error, ApplicationError) and error.non_retryable
 
 
 def _step(error: BaseException) -> str | None:
-    """Return the step in which an error was raised, after the word for its kind."""
+    """Return the step in which an error was raised, preceded by its kind."""
     if isinstance(error, ActivityError):
         return f"activity {error.activity_type}"
     if isinstance(error, ChildWorkflowError):
@@ -201,7 +201,7 @@ def _step(error: BaseException) -> str | None:
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the chain of causes from the outside in.
 
-    It ends at an application error that was raised from a Python exception: that one is an internal detail.
+    It ends at an application error that was raised from a Python exception, which is an internal detail.
     """
     while error is not None:
         yield error

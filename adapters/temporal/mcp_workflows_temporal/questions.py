@@ -1,6 +1,6 @@
-"""Questions, message and progress that a workflow keeps in its memo, and progress from one of its queries.
+"""Questions, message and progress in a workflow's memo, and progress from one of its queries.
 
-Anybody may write a memo: a value of another shape counts as absent.
+A memo can contain anything, so values of another shape are ignored.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _in_order(params: Mapping[str, JSON], order: JSON) -> Mapping[str, JSON]:
 
 
 async def own_questions(frontend: Frontend, found: Described, memo: Mapping[str, JSON]) -> Mapping[str, InputRequest]:
-    """Return the questions in the memo if the current run asked them: a next run inherits the memo."""
+    """Return the questions in the memo if the current run asked them; a later run of the chain inherits the memo."""
     asked = as_mapping(memo.get(MEMO_INPUT))
     questions = read_questions(asked)
     execution = found.workflow_execution_info.execution
@@ -72,7 +72,7 @@ async def own_questions(frontend: Frontend, found: Described, memo: Mapping[str,
 
 
 async def answer_questions(frontend: Frontend, handle: Handle, responses: Mapping[str, JSON]) -> None:
-    """Deliver each answer to an open question as an update; as a signal once no worker takes an update in time.
+    """Send each answer as an update, or as a signal if no worker accepts an update in time.
 
     Raises:
         EngineRefused: the workflow does not accept an answer.
@@ -96,7 +96,7 @@ async def _update(frontend: Frontend, handle: Handle, key: str, response: JSON) 
     try:
         done = await frontend.update(handle.execution, ANSWER_UPDATE, [key, response], key, handle.first_run_id)
     except RPCError:
-        return False  # an error that is more than a missing worker comes back with the signal
+        return False  # any error other than a missing worker recurs with the signal
     kind = done.outcome.failure.application_failure_info.type
     if kind == BAD_ANSWER:
         raise EngineRefused(f"the workflow does not accept this answer: {done.outcome.failure.message}")
@@ -107,16 +107,16 @@ async def _update(frontend: Frontend, handle: Handle, key: str, response: JSON) 
 
 
 class ProgressQueries:
-    """The queries by which the progress of executions is known, and their latest results."""
+    """Runs the progress queries of executions, and caches their latest results."""
 
     def __init__(self) -> None:
         self._results = Latest[tuple[str, str], tuple[Run, QueryResult]](REMEMBERED)  # by the first run and the setting
 
     async def read(self, run: Run, options: Mapping[str, JSON]) -> tuple[Progress | None, str | None]:
-        """Return the progress and the message that a tool's `progress` asks for.
+        """Return the progress and message for a tool's `progress` setting.
 
-        A workflow's state changes only with its history, so the query is sent again once that has grown. While no
-        worker answers, or one run follows another, the latest result counts.
+        A workflow's state changes only with its history, so the query is repeated when that has grown. While no worker
+        answers, or one run follows another, the latest result is used.
         """
         if not options.get("progress"):
             return None, None
@@ -133,7 +133,7 @@ class ProgressQueries:
 
 
 def _progress_in(result: QueryResult, wanted: QueriedProgress) -> tuple[Progress | None, str | None]:
-    """Return the progress in the result of a query, and the message, or the reason why there is none."""
+    """Return the progress in a query's result, and the message, or the reason why there is none."""
     if result.value is None:
         problem = None if result.needs_worker else result.problem
         return None, problem and f"its progress is not known: {problem}"

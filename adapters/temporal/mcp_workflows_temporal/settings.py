@@ -1,4 +1,4 @@
-"""The settings of a Temporal engine, and the options of one tool, whose texts may hold {{placeholders}}."""
+"""The settings of a Temporal engine, and the options of one tool, whose texts may contain {{placeholders}}."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from mcp_workflows.errors import ConfigError, EngineRefused
 from mcp_workflows.kit.definition import MessageName
 
 MAX_INPUT_BYTES = 2 * 1024 * 1024
-"""Temporal's limit of one blob (`limit.blobSize.error`); a gRPC message over 4 MiB does not even arrive."""
+"""Temporal's limit for one blob (`limit.blobSize.error`); a gRPC message over 4 MiB does not even arrive."""
 
 ADDRESS = re.compile(r"^(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})$")
 
 
 def load_attribute(reference: str, wanted: str) -> Any:  # Any: an attribute of unknown type
-    """Import the attribute behind `module:attribute`; `wanted` names the second part in the message.
+    """Import `module:attribute`; `wanted` names the second part in the message.
 
     Raises:
         ConfigError: the module cannot be imported, or has no such attribute.
@@ -60,11 +60,11 @@ def load_attribute(reference: str, wanted: str) -> Any:  # Any: an attribute of 
 
 
 _CODE_ERRORS = (ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError, LookupError)
-CODE_ERRORS = (*_CODE_ERRORS, RuntimeError, OSError)  # of code that is imported or called for the first time
+CODE_ERRORS = (*_CODE_ERRORS, RuntimeError, OSError)  # raised by code that is imported or called for the first time
 
 
 def load_converter(reference: str) -> DataConverter:
-    """Return the DataConverter behind `module:attribute`: an instance, a class, or a function that returns one.
+    """Return the DataConverter of `module:attribute`: an instance, a class, or a function that returns one.
 
     Raises:
         ConfigError: there is no DataConverter.
@@ -80,14 +80,14 @@ def load_converter(reference: str) -> DataConverter:
 
 
 def _pem_file(path: Path) -> Path:
-    """Refuse key material in place of a path: the message about an unreadable path shows it."""
+    """Reject key material in place of a path: an error about an unreadable path would print it."""
     if not str(path).isprintable():
         raise ValueError("name a PEM file; its content does not belong here")
     return path
 
 
 def _header(secret: SecretStr) -> SecretStr:
-    """Refuse a secret that is no header value: the SDK would send none, silently."""
+    """Reject a secret that is no valid header value: the SDK would silently send none."""
     text = secret.get_secret_value()
     if not text.isascii() or not text.isprintable():
         raise ValueError("a header is one line of ASCII")
@@ -117,7 +117,7 @@ class TemporalTLS(BaseModel):
 
 
 class CodecServer(BaseModel):
-    """A remote codec, as `temporal --codec-endpoint` and the Web UI use it."""
+    """A remote codec, as used by `temporal --codec-endpoint` and the Web UI."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -147,8 +147,8 @@ class CodecServer(BaseModel):
 class TemporalSettings(BaseModel):
     """One Temporal namespace.
 
-    A setting that is left out comes from Temporal's own configuration: `TEMPORAL_*` in the environment, then the
-    profile in its TOML file, then `localhost:7233` and `default`.
+    An omitted setting comes from Temporal's own configuration: `TEMPORAL_*` in the environment, then the profile in its
+    TOML file, then `localhost:7233` and `default`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
@@ -226,39 +226,39 @@ class Place:
 
     @classmethod
     def of(cls, address: str, namespace: str, ui_url: str | None) -> Self:
-        """Return the place at an address; without a URL of the Web UI it is known only for Cloud and this machine."""
+        """Return the place at an address; without `ui_url`, the Web UI is known only for Cloud and this machine."""
         host, _, port = address.rpartition(":")
         if not ui_url and is_this_machine(host.strip("[]")):
-            ui_url = f"http://localhost:{int(port) + 1000}"  # as `temporal server start-dev` does
+            ui_url = f"http://localhost:{int(port) + 1000}"  # the port of `temporal server start-dev`
         elif not ui_url and host.endswith(_CLOUD):
             ui_url = "https://cloud.temporal.io"
         return cls(address=address, namespace=namespace, ui=ui_url.rstrip("/") if ui_url else None)
 
     @property
     def is_local(self) -> bool:
-        """True if the address is one of this machine."""
+        """True if the address belongs to this machine."""
         return is_this_machine(self.address.rpartition(":")[0].strip("[]"))
 
     def page(self, workflow_id: str, run_id: str) -> str | None:
         """Return the Web UI's page of one execution."""
         if self.ui is None:
             return None
-        # Most ids need no quotation, and each poll asks.
+        # Each poll builds this URL, and most ids need no quoting.
         parts = [
             part if _PLAIN.fullmatch(part) else quote(part, safe="") for part in (self.namespace, workflow_id, run_id)
         ]
         return f"{self.ui}/namespaces/{parts[0]}/workflows/{parts[1]}/{parts[2]}/history"
 
 
-FINAL = "final"  # the validation context once all templates are filled in
+FINAL = "final"  # the validation context after all templates are filled in
 MAX_ID_BYTES = 1000  # `limit.maxIDLength`
-OWN_IDS = "mcp-"  # the beginning of default workflow ids
+OWN_IDS = "mcp-"  # the prefix of default workflow ids
 MAX_FAIRNESS_KEY_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Templated:
-    """Marks a value that is no text but may be written as a template; it is validated once that is filled in."""
+    """Allow a template in place of a non-text value; validate it after it is filled in."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # Any: a type
         inner = handler(source)
@@ -276,12 +276,12 @@ class Templated:
 
 
 def _unless_template(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """Return a template as it is, and validate any other value; Any: of the marked type."""
+    """Return a template unchanged, and validate any other value; Any: of the marked type."""
     return value if is_template(value) and info.context != FINAL else handler(value)
 
 
 def is_template(value: object) -> bool:
-    """Return whether a value has placeholders to fill in."""
+    """True if a value has placeholders to fill in."""
     return isinstance(value, str) and "{{" in value
 
 
@@ -290,7 +290,7 @@ Time = Annotated[Duration, Templated()]
 
 
 class OnExisting(StrEnum):
-    """The reaction to an existing execution with the workflow id."""
+    """The action if the workflow id belongs to an existing execution."""
 
     REFUSE = "refuse"
     ADOPT = "adopt"
@@ -309,7 +309,7 @@ class AttributeType(StrEnum):
 
 
 class TypedAttribute(BaseModel):
-    """A search attribute with its type, for values that could be of several."""
+    """A search attribute with its type, for values that fit several types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -378,9 +378,9 @@ class StartIfMissing(BaseModel):
 
 
 class QueriedProgress(BaseModel):
-    """Progress of a workflow that knows nothing of MCP, from one of its queries.
+    """Progress read from a query, for workflows that do not know MCP.
 
-    Bare names in the templates are fields of what the query gives; `output` is all of it.
+    Bare names in the templates are fields of the result; `output` is the whole result.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -413,7 +413,7 @@ MESSAGES = ("signal", "update", "query")
 
 
 def message_in(options: Mapping[str, JSON]) -> tuple[str, str] | None:
-    """Return the kind and the name of the message that a tool with these options sends; None: it sends none."""
+    """Return the kind and name of the message that a tool with these options sends; None if it sends none."""
     return next(((kind, options[kind]) for kind in MESSAGES if options.get(kind)), None)
 
 
@@ -451,7 +451,7 @@ class TemporalAction(MessageNames):
 
 
 class TemporalOptions(MessageNames):
-    """The options of one tool. Without a message it starts a workflow."""
+    """The options of one tool. Without a message, it starts a workflow."""
 
     start_if_missing: StartIfMissing | None = Field(
         default=None,
@@ -506,10 +506,10 @@ class TemporalOptions(MessageNames):
 
     @classmethod
     def final(cls, options: Mapping[str, JSON]) -> Self:
-        """Read the options of a task, with all templates filled in.
+        """Validate the options of a task, with all templates filled in.
 
         Raises:
-            EngineRefused: an option is invalid; the message has nothing of its value.
+            EngineRefused: an option is invalid; the message never contains the value.
         """
         found = cls._read(options, FINAL)
         if error := next(found.errors(), None):
@@ -518,10 +518,10 @@ class TemporalOptions(MessageNames):
 
     @classmethod
     def written(cls, options: Mapping[str, JSON]) -> Self:
-        """Read the options of a tool, which may have placeholders.
+        """Validate the options of a tool, which may have placeholders.
 
         Raises:
-            EngineRefused: an option is invalid; the message has nothing of its value.
+            EngineRefused: an option is invalid; the message never contains the value.
         """
         return cls._read(options, None)
 
@@ -535,7 +535,7 @@ class TemporalOptions(MessageNames):
             raise EngineRefused(f"options of the tool: {location}: {first['msg']}") from None
 
     def errors(self) -> Iterator[str]:
-        """Yield the errors that can be found only once all templates are filled in."""
+        """Yield the errors that appear only after all templates are filled in."""
         if (workflow_id := self.workflow_id) is not None:
             if not workflow_id.strip():
                 yield "the workflow id of the tool is empty once it is filled in"
@@ -550,4 +550,4 @@ class TemporalOptions(MessageNames):
             yield f"the fairness key of the tool is longer than {MAX_FAIRNESS_KEY_BYTES} bytes"
 
 
-START_OPTIONS = frozenset(TemporalOptions.model_fields) - {"cancel", "progress"}  # of no use for a running execution
+START_OPTIONS = frozenset(TemporalOptions.model_fields) - {"cancel", "progress"}  # no effect on a running execution

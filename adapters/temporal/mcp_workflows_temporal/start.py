@@ -1,4 +1,4 @@
-"""A start with a key: one execution per key, and never the execution of another owner."""
+"""Starts with a key: one execution per key, and never the execution of another owner."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class StartRequest:
 
     @property
     def memo(self) -> Mapping[str, JSON]:
-        """The memo: digest and key identify the execution later, the context names its owner."""
+        """The memo: digest and key identify the execution later, and the context names its owner."""
         return {MEMO_DIGEST: self.fingerprint, MEMO_KEY: self.key, MEMO_CONTEXT: dict(self.context)}
 
     @property
@@ -74,10 +74,10 @@ class StartRequest:
 
 
 def read_start(start: Start, task_queue: str | None) -> StartRequest:
-    """Return the request for a start; `task_queue` is for tools that name none.
+    """Return the request for a start; `task_queue` is the default for tools.
 
     Raises:
-        EngineRefused: the options of the tool are wrong, or there is no task queue.
+        EngineRefused: the options of the tool are invalid, or there is no task queue.
     """
     options = TemporalOptions.final(start.options)
     queue = options.task_queue or task_queue
@@ -101,7 +101,7 @@ def read_start(start: Start, task_queue: str | None) -> StartRequest:
 
 
 def positional(given: JSON) -> Sequence[JSON]:
-    """Return arguments in order: a list is positional, any other value the only argument."""
+    """Return the positional arguments: those in a list, or any other value as the only argument."""
     return list(cast("Sequence[JSON]", given)) if isinstance(given, list) else [given]
 
 
@@ -131,14 +131,14 @@ def search_attributes(options: TemporalOptions) -> TypedSearchAttributes | None:
     """Return Temporal's search attributes, if there are any.
 
     Raises:
-        EngineRefused: a value is not of the type it should have.
+        EngineRefused: a value does not have the required type.
     """
     pairs = [SearchAttributePair(_ATTRIBUTES[kind][1](name), value) for name, kind, value in attributes(options)]
     return TypedSearchAttributes(pairs) if pairs else None
 
 
 def attributes(options: TemporalOptions) -> Iterator[tuple[str, AttributeType, Any]]:  # Any: of that type
-    """Yield name, type and value of each search attribute; leave out those without a value.
+    """Yield name, type and value of each search attribute; skip those without a value.
 
     Raises:
         EngineRefused: see `search_attributes`.
@@ -155,7 +155,7 @@ def attributes(options: TemporalOptions) -> Iterator[tuple[str, AttributeType, A
                 raise EngineRefused(f"search attribute {name} is no {kind}", final=True) from None
 
 
-_ATTRIBUTES: Mapping[AttributeType, tuple[TypeAdapter[Any], Any]] = {  # Any: the types of values; the SDK's of keys
+_ATTRIBUTES: Mapping[AttributeType, tuple[TypeAdapter[Any], Any]] = {  # Any: value types; the SDK's key types
     AttributeType.TEXT: (TypeAdapter(str), SearchAttributeKey.for_text),
     AttributeType.KEYWORD: (TypeAdapter(str), SearchAttributeKey.for_keyword),
     AttributeType.INT: (TypeAdapter(int), SearchAttributeKey.for_int),
@@ -184,7 +184,7 @@ STATES: Mapping[int, str] = {
     State.WORKFLOW_EXECUTION_STATUS_TIMED_OUT: "timed out",
     State.WORKFLOW_EXECUTION_STATUS_PAUSED: "is paused",
 }
-_PAYLOAD = 100  # bytes, more than what is around the JSON of one argument
+_PAYLOAD = 100  # bytes, more than the overhead around the JSON of one argument
 OPEN_STATES = frozenset({"is running", "is paused"})
 
 
@@ -205,14 +205,14 @@ def refuse_unwritable(converter: DataConverter, arguments: Sequence[JSON], limit
 
 
 def _refuse_large(size: int, limit: int) -> None:
-    """Refuse a large input before it is sent: over 4 MiB Temporal's own error looks like a temporary overload."""
+    """Refuse a large input before it is sent: over 4 MiB, Temporal's own error looks like a temporary overload."""
     if size > limit:
         text = f"the input is too large for Temporal: {size} bytes, the limit is {limit} bytes"
         raise EngineRefused(text, final=True)
 
 
 async def start_execution(frontend: Frontend, request: StartRequest, max_input: int) -> Handle:
-    """Start an execution, or return the one that was started with this key before, ended or not.
+    """Start an execution, or return the one started with this key before, ended or not.
 
     The conflict policy is FAIL, so that an existing execution is checked before it is adopted.
 
@@ -234,14 +234,14 @@ async def start_workflow(
     conflict: WorkflowIDConflictPolicy,
     max_input: int = MAX_INPUT_BYTES,
 ) -> Handle:
-    """Start an execution, with policies for the cases that another one has its workflow id.
+    """Start an execution, with policies for the case that another one has its workflow id.
 
     Raises:
-        WorkflowAlreadyStartedError: another one has it, and the policies refuse that.
+        WorkflowAlreadyStartedError: another execution has it, and the policies refuse that.
         EngineRefused: see `Adapter.start`.
     """
     options, converter = request.options, frontend.converter(request.id)
-    # An input that is surely small need not be encoded to know its size; pydantic writes some numbers longer.
+    # A clearly small input need not be encoded to know its size; pydantic writes some numbers longer.
     is_small = frontend.has_shipped_converter and 2 * request.size + _PAYLOAD * len(request.arguments) <= max_input
     size = 0 if is_small else refuse_unwritable(converter, request.arguments, max_input)
     if size > max_input / 2 and converter.payload_codec:
@@ -281,10 +281,10 @@ async def start_workflow(
 
 
 async def _existing(frontend: Frontend, request: StartRequest) -> Handle:
-    """Return the execution that has the workflow id, if it is ours; no message reveals another owner.
+    """Return the execution with the workflow id, if it is ours; no message reveals another owner.
 
     Raises:
-        StartConflict: another key, owner or workflow has the workflow id, or this key with another input.
+        StartConflict: the workflow id belongs to another key, owner or workflow, or to this key with another input.
         EngineRefused: it has a cron schedule.
     """
     info = (await frontend.describe(request.id)).workflow_execution_info
@@ -293,7 +293,7 @@ async def _existing(frontend: Frontend, request: StartRequest) -> Handle:
     owner = context.get(PRINCIPAL) or context.get(OWNER)
     taken, other = f"workflow id {request.id} is taken", f"another workflow, {info.type.name}"
     is_same_workflow = info.type.name == request.workflow
-    if request.options.workflow_id is None or memo.get(MEMO_KEY) == request.key:  # a default id is made of the key
+    if request.options.workflow_id is None or memo.get(MEMO_KEY) == request.key:  # a default id contains the key
         if memo.get(MEMO_DIGEST) != request.fingerprint:
             raise StartConflict(f"{taken} by an execution with {'another input' if is_same_workflow else other}")
     elif request.options.on_existing is OnExisting.ADOPT:
@@ -312,12 +312,12 @@ async def _existing(frontend: Frontend, request: StartRequest) -> Handle:
 
 
 def preview(request: StartRequest, namespace: str) -> Mapping[str, JSON]:
-    """Return the request as JSON, with input and memo as they are before the converter and the codec.
+    """Return the request as JSON, with input and memo before the converter and the codec.
 
     Source: temporal.api.workflowservice.v1.StartWorkflowExecutionRequest.
 
     Raises:
-        EngineRefused: a search attribute is not of its type.
+        EngineRefused: a search attribute does not have its type.
     """
     options = request.options
     found: dict[str, JSON] = {
@@ -341,7 +341,7 @@ def preview(request: StartRequest, namespace: str) -> Mapping[str, JSON]:
 
 
 def _filled(values: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Leave out the fields that are not set; an empty list is set."""
+    """Omit the fields that are not set; an empty list is set."""
     return {name: value for name, value in values.items() if value is not None and value != {}}
 
 

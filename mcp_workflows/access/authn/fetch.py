@@ -1,4 +1,4 @@
-"""Bounded reading of JSON from issuers: no answer fills our memory or makes us wait."""
+"""Bounded reading of JSON from issuers: no reply can fill our memory or block us."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from mcp_workflows.access.principal import is_loopback
 from mcp_workflows.errors import IssuerUnavailable
 
 ANSWER_WITHIN: Final = 4.0  # seconds
-MOST_BYTES: Final = 256 * 1024  # of one answer
+MOST_BYTES: Final = 256 * 1024  # of one reply
 
 _OK: Final = 200
 _PLAIN: Final = {"accept": "application/json", "accept-encoding": "identity"}
 
 
 def https_url(text: str) -> str:
-    """Return the URL, if secrets may be sent to it.
+    """Return the URL if secrets may be sent to it.
 
     Raises:
-        ValueError: it is neither https nor on this very machine, or no URL of a server.
+        ValueError: it is neither https nor on this machine, or not the URL of a server.
     """
     try:
         parts = urlsplit(text)
@@ -44,10 +44,10 @@ def https_url(text: str) -> str:
 
 
 class JsonFetcher:
-    """Reads JSON from servers within bounds of time and size; follows no redirect."""
+    """Reads JSON from servers within limits of time and size; follows no redirect."""
 
     def __init__(self) -> None:
-        self._trusting: ssl.SSLContext | None = None  # reading the certificates takes its time
+        self._trusting: ssl.SSLContext | None = None  # cached, as loading the certificates is slow
 
     async def get(self, url: str) -> Any:  # Any: a JSON value
         """Return the JSON at this URL.
@@ -58,7 +58,7 @@ class JsonFetcher:
         return await self._json(httpx2.Request("GET", url, headers=_PLAIN))
 
     async def post(self, url: str, form: Mapping[str, str], headers: Mapping[str, str]) -> Any:  # Any: a JSON value
-        """Return the JSON answer to this form.
+        """Post a form and return the JSON of the reply.
 
         Raises:
             IssuerUnavailable: it could not be read.
@@ -90,7 +90,7 @@ class JsonFetcher:
 
 
 async def _bounded(response: httpx2.Response) -> bytes:
-    """Return the body, up to the size of any good answer: a longer one is not from there, or fills our memory."""
+    """Return the body. Refuse one that is larger than any valid reply, to protect our memory."""
     if response.status_code != _OK:
         raise IssuerUnavailable(f"it answers {response.status_code}")
     body = bytearray()

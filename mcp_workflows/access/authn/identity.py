@@ -15,12 +15,12 @@ from mcp_workflows.errors import TokenRefused
 
 LONGEST_NAME: Final = 512  # characters of a subject or a client
 _LATEST: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
-_SECRET_CLAIMS: Final = frozenset({"jti", "at_hash", "c_hash", "nonce", "cnf"})  # about the token, not about the person
+_SECRET_CLAIMS: Final = frozenset({"jti", "at_hash", "c_hash", "nonce", "cnf"})  # about the token, not the person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The identity that one token proves."""
+    """The identity that a token proves."""
 
     issuer: str
     subject: str | None
@@ -39,7 +39,7 @@ class Identity:
         return owner_id(client=None if everywhere else self.client, issuer=self.issuer, subject=self.subject)
 
     def still_covers(self, before: Identity) -> bool:
-        """True if it is the same identity and has lost no scope since `before`."""
+        """True if the identity is the same and has lost no scope since `before`."""
         same = (self.issuer, self.subject, self.client) == (before.issuer, before.subject, before.client)
         return same and self.scopes >= before.scopes
 
@@ -66,14 +66,14 @@ class ClaimsReader:
     scope_claims: Sequence[str] = ("scope",)
     client_claims: Sequence[str] = ("client_id", "azp")
     subject_claim: str = "sub"
-    may_grant: frozenset[str] | None = None  # None: all that it says
+    may_grant: frozenset[str] | None = None  # None: all scopes of the token
     skew: float = 30.0  # seconds
 
     def identity(self, claims: Mapping[str, Any]) -> Identity:  # Any: JSON values
-        """Return the identity that the claims name; they were verified, except for issuer and audience.
+        """Return the identity in the claims. All but issuer and audience must be verified already.
 
         Raises:
-            TokenRefused: they are of another issuer or for another audience, or they name nobody.
+            TokenRefused: the issuer or audience is wrong, or the claims name nobody.
         """
         if claims.get("iss", self.issuer) != self.issuer:
             raise TokenRefused(f"its issuer is {shortened(claims['iss'])}, not {self.issuer!r}")
@@ -97,7 +97,7 @@ class ClaimsReader:
 
 
 def split_scopes(text: str) -> Collection[str]:
-    """Split a line of scopes."""
+    """Split scopes at spaces and commas."""
     return [word for word in re.split(r"[ ,]+", text) if word]
 
 
@@ -114,20 +114,20 @@ def _name(claims: Mapping[str, Any], name: str) -> str | None:  # Any: JSON valu
         return None
     if not isinstance(found, str) or len(found) > LONGEST_NAME:
         raise TokenRefused(f"its {name} is not a text of at most {LONGEST_NAME} characters")
-    if not found.isprintable():  # approvers are shown it
+    if not found.isprintable():  # shown to approvers
         raise TokenRefused(f"its {name} has characters that cannot be shown")
     return found
 
 
 def _expiry(exp: object, skew: float) -> datetime | None:
-    """Read `exp`. PyJWT has checked it in JWTs; an introspection endpoint can send anything."""
+    """Read `exp`. PyJWT validates it in JWTs, but an introspection endpoint can return anything."""
     if exp is None:
         return None
     if isinstance(exp, bool) or not isinstance(exp, int | float):
         raise TokenRefused("its exp is not a time")
-    return moment(min(max(exp, 0), _LATEST) + skew)  # numbers in JSON can be larger than any float
+    return moment(min(max(exp, 0), _LATEST) + skew)  # JSON numbers can exceed any float
 
 
 def moment(seconds: float) -> datetime:
-    """Return a time of a token, at most the last day of the calendar; what is no number has long passed."""
+    """Return the time of a timestamp, at most the last day of the calendar. A negative number or NaN is the epoch."""
     return datetime.fromtimestamp(min(seconds, _LATEST) if seconds >= 0 else 0, UTC)

@@ -1,6 +1,6 @@
-"""Opaque tokens: ask their issuer about each one (RFC 7662), and keep the answer for a moment.
+"""Opaque tokens: ask the issuer about each one (RFC 7662), and cache the reply briefly.
 
-Questions about unknown callers wait in a queue of their own, so that a flood of bad tokens delays nobody else.
+Requests about unknown tokens have their own queue, so that a flood of bad tokens does not delay valid ones.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mcp_workflows.access.authn.issuers import LONGEST_TOKEN
 from mcp_workflows.access.authn.settings import ClientAuth, IntrospectionSettings
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
 
-MOST_QUESTIONS: Final = 32  # in progress at once, of each kind: anybody can send made-up tokens
+MOST_QUESTIONS: Final = 32  # concurrent requests of each kind; anyone can send made-up tokens
 MOST_WAITING: Final = 256  # for a place
-MOST_OF_ONE: Final = 144  # in progress and waiting, of one address, about tokens that never were good: half of all
+MOST_OF_ONE: Final = 144  # running and waiting requests of one address about unknown tokens: half of the total
 
 Asker: TypeAlias = Callable[[], str | None]
-"""Returns the address that the current token comes from; None: unknown, and it counts for no address."""
+"""Returns the address from which the current token comes. None: unknown, and counted for no address."""
 
 _TOO_MANY: Final = "it has too many questions to answer"
 
@@ -40,20 +40,21 @@ def nobody() -> None:
 
 
 class FairQueue:
-    """The queue of one issuer, with places for tokens that were good before and others for all that may be made up."""
+    """The queue of one issuer, with separate capacity for known valid tokens and for unknown ones, which may be made
+    up."""
 
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
         self._known = anyio.CapacityLimiter(MOST_QUESTIONS)
         self._strangers = anyio.CapacityLimiter(MOST_QUESTIONS)
-        self._of: Counter[str] = Counter()  # current questions about unknown tokens, by address
+        self._of: Counter[str] = Counter()  # current requests about unknown tokens, by address
 
     @asynccontextmanager
     async def taken(self, *, known: bool) -> AsyncGenerator[None]:
-        """Take a place while the issuer is asked about one token; `known`: the token was good before.
+        """Hold a place while the issuer is asked about a token. `known`: the token was valid before.
 
         Raises:
-            IssuerUnavailable: too many wait already.
+            IssuerUnavailable: too many requests wait already.
         """
         turns = self._known if known else self._strangers
         if turns.statistics().tasks_waiting >= MOST_WAITING:
@@ -78,11 +79,11 @@ class FairQueue:
                 del self._of[address]
 
 
-MOST_ANSWERS: Final = 10_000  # kept; the oldest goes first
-AGAIN: Final = 1.0  # seconds until one that did not answer is asked again about the same token
+MOST_ANSWERS: Final = 10_000  # cached replies; the oldest is evicted first
+AGAIN: Final = 1.0  # seconds before a failed request about a token is repeated
 
 Found: TypeAlias = Identity | str | IssuerUnavailable
-"""The identity, the reason why there is none, or the error that leaves it open."""
+"""The identity, the reason for the refusal, or the error that leaves the question open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ class _Asking:
 
 
 class IntrospectionVerifier:
-    """Verifies the tokens of one issuer, which is asked once for all requests with the same token."""
+    """Verifies the tokens of one issuer; concurrent requests with the same token share one introspection request."""
 
     def __init__(
         self,
@@ -109,15 +110,15 @@ class IntrospectionVerifier:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         asker: Asker = nobody,
     ) -> None:
-        """`clock` counts seconds, `now` tells the time, `asker` returns the address of the current token's caller."""
+        """`clock` counts seconds, `now` returns the time, `asker` returns the address of the current token's caller."""
         self.issuer, self.prefix, self.endpoint = settings.issuer, settings.prefix, settings.endpoint
         self._settings = settings
         self.reading = reading
         self._clock, self._now = clock, now
         self._fetching = JsonFetcher()
-        # by the hash of the token, which is not kept; of tokens that were good at the last answer
+        # by the hash of the token, which is not stored; tokens that were valid in the last reply
         self._good: OrderedDict[bytes, _Answer] = OrderedDict()
-        self._others: OrderedDict[bytes, _Answer] = OrderedDict()  # apart: made-up tokens push out no good one
+        self._others: OrderedDict[bytes, _Answer] = OrderedDict()  # separate, so that made-up tokens evict no valid one
         self._asking: dict[bytes, _Asking] = {}
         self._turns = FairQueue(asker)
 
@@ -125,7 +126,7 @@ class IntrospectionVerifier:
         """Return the identity that the token proves.
 
         Raises:
-            TokenRefused, IssuerUnavailable: the token is not good, or the issuer cannot be asked.
+            TokenRefused, IssuerUnavailable: the token is not valid, or the issuer cannot be asked.
         """
         if len(token) > LONGEST_TOKEN or not token.isascii():
             raise TokenRefused("it is too long, or not a token")
@@ -139,10 +140,10 @@ class IntrospectionVerifier:
         return found
 
     async def probe(self) -> str:
-        """Say for people that the issuer could be asked now; ask about a token that nobody has.
+        """Return a message that the issuer can be asked now; check with a random token.
 
         Raises:
-            IssuerUnavailable: it could not.
+            IssuerUnavailable: it cannot be asked.
         """
         found = await self._introspect(f"{self.prefix}{secrets.token_urlsafe(16)}")
         if isinstance(found, IssuerUnavailable):
@@ -153,7 +154,7 @@ class IntrospectionVerifier:
         while (asking := self._asking.get(name)) is not None:
             await asking.done.wait()
             if asking.found is not None:
-                return asking.found  # None: the request that asked was cancelled before the answer
+                return asking.found  # None: the request that asked was cancelled before the reply
         kept = self._good.get(name) or self._others.get(name)
         if kept is not None and self._clock() < kept.until:
             return kept.found

@@ -18,10 +18,10 @@ from mcp_workflows.errors import IssuerUnavailable, KeysUnavailable, TokenRefuse
 
 logger = logging.getLogger(__name__)
 
-FRESH: Final = 300.0  # seconds until the keys are fetched again
-KEPT: Final = 24 * 3600.0  # seconds for which known keys are good while they cannot be fetched
-PAUSE: Final = 5.0  # seconds at least between two fetches, for any key
-FETCH_WITHIN: Final = ANSWER_WITHIN  # seconds for all of it
+FRESH: Final = 300.0  # seconds before the keys are fetched again
+KEPT: Final = 24 * 3600.0  # seconds for which known keys stay valid while a fetch fails
+PAUSE: Final = 5.0  # minimum seconds between two fetches, for any key
+FETCH_WITHIN: Final = ANSWER_WITHIN  # seconds for the whole fetch
 
 ASYMMETRIC: Final[Mapping[tuple[str, str | None], Sequence[str]]] = {
     ("RSA", None): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -33,35 +33,35 @@ ASYMMETRIC: Final[Mapping[tuple[str, str | None], Sequence[str]]] = {
 """The algorithms of each kind of key. All are asymmetric, so that a verifier cannot sign."""
 
 _GARBAGE: Final = (jwt.PyJWTError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
-"""Errors of PyJWT about malformed keys and tokens, with those that it lets through."""
+"""The errors that PyJWT raises for malformed keys and tokens, including foreign ones that it does not wrap."""
 
 Locate: TypeAlias = Callable[[JsonFetcher], Awaitable[str]]
 """Finds the URL of the keys; raises IssuerUnavailable."""
 Known: TypeAlias = Mapping[str | None, Mapping[str, jwt.PyJWK]]
-"""Keys by name (`kid`; None: one that has no name) and algorithm."""
+"""Keys by name (`kid`; None: a key without a name) and algorithm."""
 
 
 class KeySet:
-    """The public keys of a token issuer (a JWKS), as they were fetched last.
+    """The public keys of a token issuer (a JWKS), as last fetched.
 
-    They are fetched once for all requests that wait. PyJWT's client is not used: it reads without bounds, and once its
-    cache is over, known keys are no longer good while they cannot be fetched again.
+    All waiting requests share one fetch. PyJWT's own client is not used: it reads without limits, and after its cache
+    expires, a failed fetch makes known keys unusable.
     """
 
     def __init__(
         self, at: str | Locate, algorithms: Sequence[str], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Fetch nothing yet. `at` is the URL, or a function that finds it. `clock` counts seconds."""
+        """Fetch nothing yet. `at` is the URL or a function that finds it. `clock` counts seconds."""
         self._at = at
         self._algorithms = algorithms
         self._clock = clock
         self._fetching = JsonFetcher()
         self._lock = anyio.Lock()
         self._known: Known = {}
-        self._tried = self._fetched = -math.inf  # the beginnings of the last fetch and of the last good one
+        self._tried = self._fetched = -math.inf  # start times of the last fetch and of the last successful one
 
     async def get(self, name: str | None, algorithm: str) -> jwt.PyJWK:
-        """Return the key of this name (`kid`) for this algorithm; without a name, the only one there is.
+        """Return the key with this name (`kid`) for this algorithm; without a name, the only key.
 
         Raises:
             TokenRefused: the issuer has no such key.
@@ -87,10 +87,10 @@ class KeySet:
         raise TokenRefused("its issuer has no such key")
 
     async def probe(self) -> int:
-        """Return the number of keys now, for a check beforehand.
+        """Fetch the keys now and return their number, as a startup check.
 
         Raises:
-            KeysUnavailable: none can be had; the message has the reason.
+            KeysUnavailable: the fetch failed, for the reason in the message.
         """
         try:
             with anyio.fail_after(FETCH_WITHIN):
@@ -108,7 +108,7 @@ class KeySet:
         return self._known.get(name)
 
     async def _fetch(self) -> None:
-        """Fetch the keys, even if the request that asked is cancelled: others wait for them, too."""
+        """Fetch the keys, even if the request that asked is cancelled: other requests wait for them."""
         begun = self._tried = self._clock()
         with anyio.move_on_after(FETCH_WITHIN, shield=True) as scope:
             try:
@@ -129,7 +129,7 @@ class KeySet:
 
 
 def _read_keys(found: Any, algorithms: Sequence[str]) -> Known:  # Any: a JSON value
-    """Return the keys that are good for verifying; a bad one is left out."""
+    """Return the keys that can verify signatures; skip unusable ones."""
     written: object = cast("Mapping[str, object]", found).get("keys") if isinstance(found, dict) else None
     if not isinstance(written, list):
         raise IssuerUnavailable("it is not a list of keys")
@@ -147,7 +147,7 @@ def _read_keys(found: Any, algorithms: Sequence[str]) -> Known:  # Any: a JSON v
 
 
 def _usable(jwk: dict[str, Any], algorithms: Sequence[str]) -> Iterable[tuple[str, jwt.PyJWK]]:
-    """Return a key by its algorithms: the one it names, or all of its kind."""
+    """Yield a key with each of its algorithms: the one that it names, or all of its kind."""
     if (jwk.get("use") or "sig") != "sig" or "verify" not in (jwk.get("key_ops") or ["verify"]):
         return
     kind = (str(jwk.get("kty")), None if jwk.get("kty") == "RSA" else str(jwk.get("crv")))
@@ -155,7 +155,7 @@ def _usable(jwk: dict[str, Any], algorithms: Sequence[str]) -> Iterable[tuple[st
         if algorithm in algorithms and (jwk.get("alg") or algorithm) == algorithm:
             try:
                 key = jwt.PyJWK(jwk, algorithm)
-                if not key.Algorithm.check_key_length(key.key):  # says what is wrong with it
+                if not key.Algorithm.check_key_length(key.key):  # returns the problem with the key
                     yield algorithm, key
             except _GARBAGE:
                 return
@@ -172,11 +172,11 @@ _REASONS: Final[Mapping[type[Exception], str]] = {
     jwt.ImmatureSignatureError: "it is not valid yet",
     jwt.InvalidAlgorithmError: "its algorithm is not that of its key",
 }
-"""The defects that PyJWT finds, in words that hold nothing of the token; with any other it is no token."""
+"""The defects that PyJWT reports, in texts without any part of the token. Any other defect means: not a token."""
 
 
 class Issuer:
-    """An issuer of OpenID Connect tokens, named exactly as in `iss`; verifies them.
+    """Verifies the OpenID Connect tokens of one issuer, which is named exactly as in `iss`.
 
     Source: OpenID Connect Core 1.0, section 3.1.3.7.
     """
@@ -186,10 +186,10 @@ class Issuer:
         self._keys = keys
 
     async def claims(self, token: str, audience: str) -> Mapping[str, Any]:  # Any: JSON values
-        """Return the claims of a good token for this audience.
+        """Return the claims of a valid token for this audience.
 
         Raises:
-            TokenRefused, KeysUnavailable: the token is not good, or the keys cannot be had.
+            TokenRefused, KeysUnavailable: the token is not valid, or the keys cannot be fetched.
         """
         head = read_header(token, ALGORITHMS)
         if head.key is None:
@@ -198,7 +198,7 @@ class Issuer:
         claims = decode_token(token, key, leeway=LEEWAY, required=_REQUIRED)
         if claims["iss"] != self._name:
             raise TokenRefused(f"its issuer is {shortened(claims['iss'])}, not {self._name!r}")
-        if claims["aud"] not in (audience, [audience]):  # another audience could use it here in our caller's name
+        if claims["aud"] not in (audience, [audience]):  # else another audience could use it as our caller
             raise TokenRefused(f"its audience is {shortened(claims['aud'])}, not {audience!r}")
         return claims
 
@@ -207,7 +207,7 @@ def account_of(claims: Mapping[str, Any]) -> str:  # Any: JSON values
     """Return the account that a token names: its verified email address.
 
     Raises:
-        TokenRefused: it names none.
+        TokenRefused: the token has none.
     """
     email = claims.get("email")
     if not isinstance(email, str) or not email:
@@ -227,10 +227,10 @@ class TokenHeader:
 
 
 def read_header(token: str, algorithms: Collection[str]) -> TokenHeader:
-    """Read the header of a token that is not verified yet; nothing is fetched for one that cannot be good.
+    """Read the header of an unverified token, so that no keys are fetched for a token that cannot be valid.
 
     Raises:
-        TokenRefused: it is no token, or signed with another algorithm.
+        TokenRefused: it is not a token, or is signed with another algorithm.
     """
     if len(token) > LONGEST_TOKEN:
         raise TokenRefused("it is too long")
@@ -247,7 +247,7 @@ def read_header(token: str, algorithms: Collection[str]) -> TokenHeader:
 
 
 def read_issuer(token: str) -> str | None:
-    """Return the issuer that a token claims, to find out which verifier to ask; None if it cannot be read."""
+    """Return the issuer that a token claims, to select its verifier; None if it cannot be read."""
     if len(token) > LONGEST_TOKEN:
         return None
     try:
@@ -261,10 +261,10 @@ def read_issuer(token: str) -> str | None:
 def decode_token(
     token: str, key: jwt.PyJWK, *, leeway: float, required: Sequence[str]
 ) -> Mapping[str, Any]:  # Any: JSON values
-    """Return the claims, if the signature is right and the token is valid now.
+    """Return the claims if the signature is correct and the token is valid now. Issuer and audience are not checked.
 
     Raises:
-        TokenRefused: it is not so, or a required claim is missing. Issuer and audience are not checked here.
+        TokenRefused: the token is not valid, or lacks a required claim.
     """
     try:
         found: Mapping[str, Any] = jwt.decode(

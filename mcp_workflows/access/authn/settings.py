@@ -26,16 +26,16 @@ from mcp_workflows.units import parse_duration
 _SCOPE = r"^[\x21\x23-\x5B\x5D-\x7E]+$"  # RFC 6749, section 3.3
 _HEADER = r"^[A-Za-z0-9][A-Za-z0-9-]*$"
 _OURS = frozenset({"authorization", "host", "cookie", "content-length", "content-type"})
-_NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # sha256 of no text at all
+_NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # sha256 of the empty text
 
 
 def one_or_more(value: object) -> object:
-    """Return a text alone as a list of one."""
+    """Wrap a single text in a list."""
     return [value] if isinstance(value, str) else value
 
 
 def _server(url: str) -> str:
-    """Return the URL of a server, or of a part of it, without a slash at its end."""
+    """Return the URL of a server, or of a path on it, without a trailing slash."""
     if "?" in https_url(url):
         raise ValueError("must be a URL without a ?query")
     if url.rstrip("/").endswith("/mcp"):
@@ -44,7 +44,7 @@ def _server(url: str) -> str:
 
 
 def _issuer(url: str) -> str:
-    """Return the URL unchanged, with a slash at its end if it has one: it must equal `iss` in tokens."""
+    """Return the URL unchanged, including any trailing slash: it must equal `iss` in tokens."""
     if "?" in https_url(url):
         raise ValueError("must be a URL without a ?query")
     return url
@@ -85,21 +85,21 @@ class Algorithm(StrEnum):
 
 
 class Owner(StrEnum):
-    """The owner of the tasks that are created with a token."""
+    """The owner of tasks created with a token."""
 
     CLIENT = "client"
     SUBJECT = "subject"
 
 
 class ClientAuth(StrEnum):
-    """The way to authenticate ourselves at an introspection endpoint (RFC 6749, section 2.3.1)."""
+    """The method of client authentication at an introspection endpoint (RFC 6749, section 2.3.1)."""
 
     BASIC = "basic"
     POST = "post"
 
 
 class _Claims(BaseModel):
-    """The claims of a token, or of an answer about one, and their meaning."""
+    """The claims of a token or introspection reply, and their meaning."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -122,7 +122,7 @@ class _Claims(BaseModel):
 
 
 class IssuerSettings(_Claims):
-    """An issuer of tokens that we verify ourselves: JWTs (RFC 9068)."""
+    """An issuer of JWTs, which the server verifies itself (RFC 9068)."""
 
     issuer: IssuerUrl = Field(
         description="The issuer's URL, exactly as `iss` in its tokens, including any trailing slash."
@@ -139,7 +139,7 @@ class IssuerSettings(_Claims):
 
 
 class IntrospectionSettings(_Claims):
-    """An issuer that is asked about opaque tokens (RFC 7662)."""
+    """An issuer that the server asks about opaque tokens (RFC 7662)."""
 
     issuer: IssuerUrl = Field(description="The issuer of the tokens, which is part of each caller's identity.")
     endpoint: HttpsUrl = Field(description="The URL of the introspection endpoint.")
@@ -164,7 +164,7 @@ class IntrospectionSettings(_Claims):
 
 
 class TokenSettings(BaseModel):
-    """A token that was handed out, known by its hash only; `mcp-workflows token` makes one."""
+    """A static token, known by its hash only; `mcp-workflows token` creates one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -188,7 +188,7 @@ class TokenSettings(BaseModel):
 
 
 class ProxySettings(BaseModel):
-    """A proxy that has authenticated the caller and says so in headers; trusted by its address only."""
+    """A proxy that authenticates callers and names them in headers; trusted only by its address."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -212,7 +212,7 @@ class ProxySettings(BaseModel):
 
     @property
     def claims(self) -> frozenset[str]:
-        """The claims that come from its headers."""
+        """The claims that the headers provide."""
         return frozenset({"sub"} if self.groups_header is None else {"sub", "groups"})
 
     @field_validator("peers")
@@ -285,17 +285,17 @@ class AuthSettings(BaseModel):
 
     @property
     def sources(self) -> int:
-        """The number of sources that name subjects, each its own."""
+        """The number of identity sources; each has its own subjects."""
         return self.claiming + bool(self.tokens)
 
     @property
     def claiming(self) -> int:
-        """The number of sources that have claims."""
+        """The number of identity sources that provide claims."""
         issuers = {each.issuer for each in self.issuers} | {each.issuer for each in self.introspection}
         return len(issuers) + (self.proxy is not None)
 
     def says(self, claim: str) -> bool:
-        """True if a caller could have this claim; static tokens have none."""
+        """True if a caller can have this claim; static tokens have none."""
         return bool(self.issuers or self.introspection) or (self.proxy is not None and claim in self.proxy.claims)
 
 

@@ -1,6 +1,6 @@
 """The verifiers of a server: static tokens, JWTs (RFC 9068), introspection, and a proxy that authenticates callers.
 
-Each token goes to the one source that can verify it, and to no other.
+Each token is sent only to the one source that can verify it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from mcp_workflows.access.authn.settings import (
 )
 from mcp_workflows.errors import IssuerUnavailable, TokenRefused
 
-ISSUER: Final = "token"  # no issuer's URL is like that
-_MARK: Final = "mcpw_"  # so that scanners for secrets find it
+ISSUER: Final = "token"  # never the URL of an issuer
+_MARK: Final = "mcpw_"  # a prefix that secret scanners recognize
 
 
 class StaticTokens:
@@ -43,17 +43,17 @@ class StaticTokens:
         }
 
     def find(self, token: str) -> Identity | None:
-        """Return the identity of a token. The time of the look-up depends on hashes only, never on a token."""
+        """Return the identity of a token. The duration of the look-up depends on hashes only, not on the token."""
         return self._known.get(sha256_of(token))
 
 
 def make_token() -> str:
-    """Make a token of 32 random bytes, which nobody can guess or find from its hash."""
+    """Create a token of 32 random bytes, which cannot be guessed or derived from its hash."""
     return f"{_MARK}{secrets.token_urlsafe(32)}"
 
 
 def sha256_of(token: str) -> str:
-    """Return the hash by which a token is known."""
+    """Return the hash that identifies a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -61,18 +61,18 @@ _MOST_WORDS: Final = 1000  # scopes or groups of one request
 
 
 class TrustedProxy:
-    """The identity that the headers of the proxy name."""
+    """Reads the identity of a caller from the proxy's headers."""
 
     def __init__(self, settings: ProxySettings) -> None:
         self._settings = settings
         self._peers = [ipaddress.ip_network(each) for each in settings.peers]
 
     def claims_to_say(self, headers: Mapping[str, Sequence[str]]) -> bool:
-        """True if a header names a caller, even if somebody else sent it."""
+        """True if a header names a caller, whether or not the proxy sent it."""
         return self._settings.subject_header in headers
 
     def trusts(self, peer: str | None) -> bool:
-        """True if the other end of the socket is the proxy: by its address, never by a header."""
+        """True if the peer of the socket is the proxy: decided by its address, never by a header."""
         try:
             address = ipaddress.ip_address(peer or "")
         except ValueError:
@@ -81,10 +81,10 @@ class TrustedProxy:
         return any((mapped or address) in network or address in network for network in self._peers)
 
     def identity(self, headers: Mapping[str, Sequence[str]]) -> Identity:
-        """Return the identity that the proxy names.
+        """Return the identity that the proxy's headers name.
 
         Raises:
-            TokenRefused: a header is there twice (then somebody else has sent one, too), or is no name.
+            TokenRefused: a header occurs twice (so another party sent one, too), or is not a valid name.
         """
         settings = self._settings
         subject = _one(headers, settings.subject_header)
@@ -115,7 +115,7 @@ def _listed(headers: Mapping[str, Sequence[str]], name: str | None, sign: str) -
 
 
 def _single(headers: Mapping[str, Sequence[str]], name: str | None) -> str | None:
-    """Return the only value. Several headers of one name are one list (RFC 9110, 5.3), but one may be forged."""
+    """Return the only value. Repeated headers form one list (RFC 9110, 5.3), but one of them may be forged."""
     if name is None or not (values := headers.get(name)):
         return None
     if len(values) > 1:
@@ -145,21 +145,21 @@ class JwtVerifier:
         """Return the identity that the token proves.
 
         Raises:
-            TokenRefused, KeysUnavailable: the token is not good, or the keys cannot be had.
+            TokenRefused, KeysUnavailable: the token is not valid, or the keys cannot be fetched.
         """
         head = read_header(token, self._algorithms)
-        if head.kind is not None and head.kind.lower() not in _KINDS:  # made for something else: RFC 8725, section 3.11
+        if head.kind is not None and head.kind.lower() not in _KINDS:  # for another purpose: RFC 8725, section 3.11
             raise TokenRefused("its typ is not that of an access token")
         key = await self.keys.get(head.key, head.algorithm)
         return self._reading.identity(decode_token(token, key, leeway=self._reading.skew, required=_REQUIRED))
 
     async def verify_login(self, token: str, *, client: str, nonce: str) -> Identity:
-        """Return the identity that an ID token proves, which this client asked for with this nonce.
+        """Return the identity that an ID token proves, requested by this client with this nonce.
 
         Source: OpenID Connect Core 1.0, section 3.1.3.7.
 
         Raises:
-            TokenRefused, KeysUnavailable: the token is not good, or the keys cannot be had.
+            TokenRefused, KeysUnavailable: the token is not valid, or the keys cannot be fetched.
         """
         head = read_header(token, self._algorithms)
         key = await self.keys.get(head.key, head.algorithm)
@@ -171,15 +171,15 @@ class JwtVerifier:
             raise TokenRefused("it was made for another client")
         reading = replace(self._reading, audience=[client])
         identity = reading.identity(claims)
-        if identity.subject is None:  # everybody who logs in would be one person, named by the client
+        if identity.subject is None:  # otherwise all who log in would be one person, named by the client
             raise TokenRefused(f"it has no {reading.subject_claim}, which names a person")
         return replace(identity, client=client)
 
     async def probe(self) -> str:
-        """Say for people that tokens could be verified now.
+        """Return a message that tokens can be verified now.
 
         Raises:
-            KeysUnavailable: they could not.
+            KeysUnavailable: the keys cannot be fetched.
         """
         count = await self.keys.probe()
         return f"{self.keys} can be fetched: {count}"
@@ -195,10 +195,10 @@ class MetadataLocator:
         self._issuer = issuer
 
     async def __call__(self, fetching: JsonFetcher) -> str:
-        """Return the URL of its keys.
+        """Return the URL of the keys.
 
         Raises:
-            IssuerUnavailable: it has no usable metadata.
+            IssuerUnavailable: the issuer has no usable metadata.
         """
         url = (await issuer_metadata(self._issuer, fetching)).get("jwks_uri")
         if not isinstance(url, str):
@@ -216,7 +216,7 @@ async def issuer_metadata(issuer: str, fetching: JsonFetcher) -> Mapping[str, An
     """Return the metadata of an issuer.
 
     Raises:
-        IssuerUnavailable: there is none that names exactly this issuer.
+        IssuerUnavailable: no metadata names exactly this issuer.
     """
     failures: list[str] = []
     for url in metadata_urls(issuer):
@@ -233,7 +233,7 @@ async def issuer_metadata(issuer: str, fetching: JsonFetcher) -> Mapping[str, An
 
 
 def metadata_urls(issuer: str) -> list[str]:
-    """Return the URLs where the metadata of an issuer can be, the likeliest first."""
+    """Return the possible URLs of an issuer's metadata, the likeliest first."""
     parts = urlsplit(issuer)
     path = parts.path.strip("/")
     after = [f"{path}/{_OPENID}"] if path else []
@@ -248,10 +248,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verifier:
-    """All the ways to prove an identity on one server."""
+    """The ways to prove an identity on one server."""
 
     settings: AuthSettings
-    resource: str  # the URL of the server, and the audience of tokens for it where nothing else is said
+    resource: str  # the URL of the server, and the default audience of its tokens
     handed_out: StaticTokens
     signed: Sequence[JwtVerifier] = field(repr=False)
     introspected: Sequence[IntrospectionVerifier] = field(repr=False)
@@ -260,10 +260,10 @@ class Verifier:
     async def verify(self, token: str) -> Identity:
         """Return the identity that the token proves.
 
-        A token goes to one issuer at most: an issuer that is shown a foreign token could use it.
+        A token goes to at most one issuer: an issuer that sees a foreign token could use it.
 
         Raises:
-            TokenRefused, IssuerUnavailable: the token is not good, or its issuer cannot be asked.
+            TokenRefused, IssuerUnavailable: the token is not valid, or its issuer cannot be asked.
         """
         if not token:
             raise TokenRefused("it is empty")
@@ -291,9 +291,9 @@ class Verifier:
 
 
 def verifier(settings: AuthSettings, resource: str, before: Verifier | None = None, asker: Asker = nobody) -> Verifier:
-    """Make the verifier of the configuration. Parts with the settings of `before` keep what they fetched.
+    """Create the verifier of the configuration. Parts with unchanged settings keep the caches of `before`.
 
-    `asker` returns the address that the current token comes from, for issuers that are asked about tokens.
+    `asker` returns the address from which the current token comes, for the limits on introspection requests.
     """
     alike = before is not None and (before.resource, before.settings.clock_skew) == (resource, settings.clock_skew)
     signed = zip(before.settings.issuers, before.signed, strict=True) if alike and before else ()

@@ -1,1 +1,1 @@
-"""Task tools for hosts that know no tasks: their definitions, their handlers and their texts."""
+"""Task tools for hosts without tasks: their definitions, handlers and texts."""

@@ -1,6 +1,6 @@
 """Calls of the task tools, and tasks as text for a model: a short text with the next step, and structured content.
 
-Clients without tasks get these texts also from a call whose workflow goes on.
+Clients without tasks also get these texts from a call whose workflow continues.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ class TaskToolCalls:
     service: TaskService
     principal: Principal
     notify: Notify  # called with each change while a call waits
-    lost: Callable[[Principal], Awaitable[Sequence[str]]]  # texts about the caller's subscriptions that are lost
-    request: Call  # this call, as one of a client without tasks
-    until: float  # the latest time for a reply that waits, on the event loop's clock
+    lost: Callable[[Principal], Awaitable[Sequence[str]]]  # texts about the caller's lost subscriptions
+    request: Call  # this call, as from a client without tasks
+    until: float  # the deadline of a reply that waits, on the event loop's clock
     final: bool = False  # a cancellation is final in this client's revision, whatever the engine does
     card_of: Callable[[str], Card] = lambda _: Card.OFF  # by the tool's name, for this client
     has_answers_only: bool = False  # this client hides `task_answer` from the model
     hears_events: bool = False  # this client can subscribe to events
 
     async def call(self, task_tool: TaskTool, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """`tools/call` of a task tool; errors of the caller are results with `isError`.
+        """Serve `tools/call` of a task tool; errors of the caller are results with `isError`.
 
         Raises:
             LimitReached: a rate limit is reached.
@@ -87,7 +87,8 @@ class TaskToolCalls:
         return self._render(await self._observe(arguments["taskId"]))
 
     async def wait(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Wait until the task has ended, asks, or the time of the caller's host is over; return its status."""
+        """Wait until the task ends, has a question, or the time limit of the caller's host is reached; return its
+        status."""
 
         async def enough(task: TaskView) -> bool:
             current = self._seen(task)
@@ -101,12 +102,12 @@ class TaskToolCalls:
             return self._render(before)
         row = await self.service.owned(before.task_id, self.principal)
         until = min(self.until, anyio.current_time() + arguments.get("seconds", float("inf")))
-        with anyio.CancelScope(deadline=until), suppress(ServerStopping):  # it goes on
+        with anyio.CancelScope(deadline=until), suppress(ServerStopping):  # the task continues
             await self.service.follow(row, enough, self.principal)
         return self._render(await self._observe(before.task_id))
 
     async def answer(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Deliver an answer; report if the question is not open any more."""
+        """Deliver an answer; report if the question is no longer open."""
         task = await self._observe(arguments["taskId"])
         if task.status is not Status.INPUT_REQUIRED:
             if task.status not in TERMINAL:  # the question may be visible to others only
@@ -125,7 +126,7 @@ class TaskToolCalls:
         except RequestError as error:
             raise RequestError(error.code, error.message.removeprefix(f"inputResponses[{key!r}]: ")) from None
         after = await self.service.answered(task.task_id, self.principal)
-        if after is None:  # the caller could see the task only while it asked
+        if after is None:  # the caller could see the task only while it waited for the answer
             return tool_result(f"Task {task.task_id} ({task.tool}) received the answer. There is nothing more to do.")
         return self._render(self._seen(after))
 
@@ -135,7 +136,7 @@ class TaskToolCalls:
         return render_questions(page, answers_only=self.has_answers_only)
 
     async def cancel(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Ask the engine to cancel; the status shows the outcome."""
+        """Request cancellation from the engine; the status shows the outcome."""
         before = await self._observe(arguments["taskId"])
         if before.status in TERMINAL:
             return self._render(before, lead="There was nothing to cancel.")
@@ -143,7 +144,7 @@ class TaskToolCalls:
         return self._render(await self._observe(before.task_id), lead="The workflow was asked to cancel.")
 
     async def action(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Take an action; one that takes long becomes a task of its own."""
+        """Run an action; one that takes long becomes a separate task."""
 
         async def report(execution: Execution) -> None:
             await self.notify(execution.message, execution.progress)
@@ -154,7 +155,7 @@ class TaskToolCalls:
         return outcome.result
 
     async def list(self, arguments: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Return a page of the caller's tasks; the first one has the subscriptions that are lost."""
+        """Return a page of the caller's tasks; the first page lists lost subscriptions."""
         page = await self.service.tasks(arguments.get("cursor"), self.principal)
         lost: Sequence[str] = () if "cursor" in arguments else await self.lost(self.principal)
         return render_list(replace(page, tasks=[self._seen(task) for task in page.tasks]), lost)
@@ -229,9 +230,9 @@ def outcome_in_text(outcome: CallOutcome, card: Card = Card.OFF, *, hears_events
 def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF, hears_events: bool = False) -> dict[str, Any]:
     """Return the task as a `CallToolResult`; an ended one includes its result, after a line of text and as `result`.
 
-    `lead` is a sentence to begin with. With a `card`, the text tells the model what the card does, and the structured
-    content has additional fields that only the card shows. Everything else is in both the text and the structured
-    content, because some hosts show the model only one of them.
+    `lead` is the first sentence. With a `card`, the text explains the card to the model, and the structured content has
+    additional fields that only the card shows. Everything else is in both the text and the structured content, because
+    some hosts show the model only one of them.
     """
     result = task.result or {}
     text, follow_up = _RENDERERS[task.status](task, card)
@@ -260,7 +261,7 @@ def render_task(task: TaskView, *, lead: str = "", card: Card = Card.OFF, hears_
 
 
 def _for_card(task: TaskView, card: Card) -> dict[str, JSON]:
-    """Return the additional fields for the card, which `docs/use/task-view.md` lists."""
+    """Return the additional fields for the card, listed in `docs/use/task-view.md`."""
     if card is Card.OFF:
         return {}
     found: dict[str, JSON] = {
@@ -279,7 +280,7 @@ def _links(task: TaskView) -> list[dict[str, str]]:
 
 
 def render_list(page: Listed, lost: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a page of tasks, a line each, and texts about subscriptions that are lost."""
+    """Return a page of tasks, a line each, and texts about lost subscriptions."""
     rows = [_row(task) for task in page.tasks]
     lines = [f"{row['taskId']} {row['tool']} ({row['createdAt']}): {_state(row)}" for row in rows]
     follow_up = f"call {Name.STATUS} with a taskId for details (clients with tasks: tasks/get)"
@@ -299,7 +300,7 @@ def render_list(page: Listed, lost: Sequence[str] = ()) -> dict[str, Any]:
 def render_questions(page: Listed, *, answers_only: bool = False) -> dict[str, Any]:
     """Return a page of questions in others' tasks, for approvers.
 
-    With `answers_only` the model cannot answer them, and the text has no form.
+    With `answers_only` the model cannot answer them, and the text contains no form.
     """
     rows = [
         {**_row(task), "startedBy": cleaned(task.started_by or ""), "questions": _questions(task)}
@@ -334,13 +335,13 @@ def _page_result(lines: Sequence[str], rows: Sequence[JSON], follow_up: str, cur
 
 
 def unclear_key_text(task: TaskView, key: str | None) -> str:
-    """Return the reason why no open question can be told from this key, or from a missing one."""
+    """Return the reason why this key, or a missing one, identifies no open question."""
     keys = ", ".join(short_key(each, request.params) for each, request in task.requests.items())
     if key is not None:
         return f"No answer was sent: no open question has the key {quoted(key)}; open: {keys}."
     if len(task.requests) > 1:
         return f"No answer was sent: several questions are open, so give the key of one: {keys}."
-    # an answer to the question before, that comes late or twice, must not answer this one
+    # a late or repeated answer to the previous question must not answer this one
     return f"No answer was sent: this task has asked another question before, so give the key: {keys}."
 
 
@@ -352,7 +353,7 @@ _CARD_SENTENCES: Final[Mapping[Card, str]] = {
     Card.ON: " The user sees it in a card where it was started, and can answer or cancel there.",
     Card.ANSWERS_ONLY: " The user sees it in a card where it was started, and can answer or cancel only there.",
 }
-"""The sentence that tells the model about the card."""
+"""The sentence about the card, for the model."""
 
 
 def _working(task: TaskView, card: Card) -> tuple[str, str]:
@@ -406,14 +407,14 @@ _RENDERERS: Final[Mapping[Status, Callable[[TaskView, Card], tuple[str, str]]]] 
     Status.FAILED: _failed,
     Status.CANCELLED: _cancelled,
 }
-"""The text for the model, and its next step."""
+"""The text for the model, with its next step."""
 
 
 # --- parts
 
 
 def _word(task: TaskView) -> str:
-    """Return the status word; a workflow that ended with an error result has failed, too."""
+    """Return the status; a workflow that ended with an error result counts as failed."""
     return "failed" if (task.result or {}).get("isError") else STATUS[task.status]
 
 
@@ -422,7 +423,7 @@ def _named(task: TaskView) -> str:
 
 
 def _said(task: TaskView) -> str | None:
-    """Return the current step, or the reason for the end of a task; the last step of a completed task is left out."""
+    """Return the current step, or the reason for a task's end; omit the last step of a completed task."""
     result = task.result or {}
     if result.get("isError"):
         return texts_in(result) or None
@@ -436,7 +437,7 @@ def _because(message: JSON) -> str:
 
 
 def _ended(status: str, message: str | None) -> str:
-    """Return the status with its reason, but not `cancelled: cancelled on request`."""
+    """Return the status with its reason, but avoid `cancelled: cancelled on request`."""
     return message if message and message.startswith(status) else f"{status}{_because(message)}"
 
 
@@ -452,7 +453,7 @@ def _call(**arguments: JSON) -> str:
 
 
 def _ready(task: TaskView) -> str:
-    """Return the arguments that answer the first question a model can answer, with an example of its content."""
+    """Return the arguments that answer the first question open to models, with an example of its content."""
     key, request = next(iter(_for_model(task).items()))
     which = {"taskId": task.task_id, "key": short_key(key, request.params)}
     schema = request.params.get("requestedSchema")
@@ -466,7 +467,7 @@ def _ready(task: TaskView) -> str:
 
 
 def _for_model(task: TaskView) -> Mapping[str, InputRequest]:
-    """Return the open questions that the task tools answer."""
+    """Return the open questions that the task tools can answer."""
     return {key: request for key, request in task.requests.items() if key not in task.for_people}
 
 
@@ -485,7 +486,7 @@ def _question(key: str, params: Mapping[str, JSON], task: TaskView) -> dict[str,
 
 
 def _refusal(requests: Iterable[InputRequest]) -> str:
-    """Return how a refusal is given, as far as these questions can be declined."""
+    """Return how to refuse these questions, where they can be declined."""
     asked = list(requests)
     declinable = {can_decline(request.params) for request in asked}
     if True not in declinable:
@@ -504,7 +505,7 @@ def _action(action: ActionView) -> dict[str, JSON]:
 
 
 def _offers(task: TaskView) -> str:
-    """Return the actions of a task, a line each; empty: there are none."""
+    """Return the actions of a task, a line each; empty without actions."""
     if not task.actions:
         return ""
     lines = [f"\nActions, if the user wants one: call {Name.ACTION} with {_call(taskId=task.task_id, action='...')}"]

@@ -1,4 +1,4 @@
-"""Definitions of the task tools, with which clients without tasks continue a task they got as text; pure."""
+"""Definitions of the task tools, with which clients without tasks continue a task that they got as text; pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcp_workflows.tools.tool import AnyTool
 
 
 class Name(StrEnum):
-    """The reserved names: no other tool may have one where task tools are offered."""
+    """The names reserved for task tools; no other tool may use them where task tools are offered."""
 
     STATUS = "task_status"
     WAIT = "task_wait"
@@ -26,12 +26,12 @@ class Name(StrEnum):
     FIND = "task_find"
 
 
-FOR_OWN: Final = frozenset({Name.STATUS, Name.WAIT, Name.ANSWER, Name.CANCEL, Name.LIST})  # for tasks of the caller's
+FOR_OWN: Final = frozenset({Name.STATUS, Name.WAIT, Name.ANSWER, Name.CANCEL, Name.LIST})  # for the caller's own tasks
 FOR_CARDS: Final = frozenset(
     {Name.STATUS, Name.ANSWER, Name.CANCEL, Name.ACTION, Name.FIND}
 )  # the only ones that cards call
 DECISIONS: Final = frozenset({Name.ANSWER, Name.CANCEL, Name.ACTION})  # not the model's with `card: answers_only`
-FOR_APPROVERS: Final = frozenset({Name.QUESTIONS, Name.STATUS, Name.ANSWER})  # for those of others
+FOR_APPROVERS: Final = frozenset({Name.QUESTIONS, Name.STATUS, Name.ANSWER})  # for others' tasks
 
 
 TASK_TOOL_NAMES: Final = frozenset(name.value for name in Name)
@@ -48,7 +48,7 @@ class TaskTool:
 
     name: Name
     title: str
-    description: str  # for the model: when to use it, and what comes back
+    description: str  # for the model: when to use it, and what it returns
     properties: Schema
     required: Sequence[str] = ()
     annotations: Mapping[str, bool] = field(default_factory=dict[str, bool])
@@ -56,7 +56,7 @@ class TaskTool:
 
     @cached_property
     def input(self) -> Schema:
-        """JSON Schema of its arguments."""
+        """The JSON Schema of its arguments."""
         required = {"required": list(self.required)} if self.required else {}
         return {"type": "object", "properties": self.properties, **required, "additionalProperties": False}
 
@@ -83,12 +83,12 @@ def task_tools() -> Sequence[TaskTool]:
 
 
 def task_tool(name: object) -> TaskTool | None:
-    """Return the task tool of that name, if there is one."""
+    """Return the task tool with that name; None if there is none."""
     return _BY_NAME.get(name) if isinstance(name, str) else None
 
 
 def offered(tools: Iterable[AnyTool], *, my_tasks: bool) -> bool:
-    """Return True if task tools are offered beside these tools.
+    """True if task tools are offered with these tools.
 
     That is when a client may get a task id in text, tasks are listed, or others' tasks may wait for an answer.
     """
@@ -98,7 +98,7 @@ def offered(tools: Iterable[AnyTool], *, my_tasks: bool) -> bool:
 
 
 def clashes(tools: Iterable[AnyTool], *, my_tasks: bool) -> Iterator[tuple[str, str]]:
-    """Yield the tools with a reserved name, if task tools are offered, each with advice."""
+    """Yield the tools with a reserved name, with advice, if task tools are offered."""
     known = list(tools)
     if not offered(known, my_tasks=my_tasks):
         return

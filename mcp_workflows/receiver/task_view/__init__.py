@@ -1,7 +1,7 @@
 """The page of the task view as a resource of MCP Apps, and its address.
 
-Source: MCP Apps, 2026-01-26 (`io.modelcontextprotocol/ui`). The SDK's own `Apps` serves tools that are functions, and
-shows `_meta.ui` to clients that declared nothing.
+Source: MCP Apps, 2026-01-26 (`io.modelcontextprotocol/ui`). The SDK's own `Apps` serves only functions as tools, and
+shows `_meta.ui` to clients that did not declare it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mcp_workflows.wire.commands import Document
 from mcp_workflows.wire.params import Params, object_of
 
 _FOLDER: Final = "ui://mcp-workflows/run/"
-_TTL_MS: Final = 3_600_000  # after an upgrade of one replica, another may answer the new address with its own page
+_TTL_MS: Final = 3_600_000  # after an upgrade of one replica, another may serve its own page at the new address
 
 
 @cache
 def page_text() -> str:
-    """Return the page: one HTML document that fetches nothing."""
+    """Return the page: one HTML document that loads no other resource."""
     return Path(__file__).with_name("run.html").read_text(encoding="utf-8")
 
 
@@ -35,10 +35,10 @@ def page_uri() -> str:
 
 
 def page_at(uri: object) -> Document | None:
-    """Return the page for an address of the run card, or None for any other resource.
+    """Return the page for an address of the run card; None for any other resource.
 
-    The address of an older version returns the current page, too: a chat from before an upgrade names that address,
-    and only the current page fits the current tools.
+    The address of an older version returns the current page, too: a chat from before an upgrade uses that address, and
+    only the current page fits the current tools.
     """
     if not isinstance(uri, str) or not (uri.startswith(_FOLDER) and uri.endswith(".html")):
         return None

@@ -1,1 +1,1 @@
-"""Revision 2025-11-25: in-core tasks, sessions and elicitation."""
+"""Revision 2025-11-25: tasks in the core, sessions and elicitation."""

@@ -1,6 +1,6 @@
-"""The session of a client of 2025-11-25 or before, and the questions that the server asks it (`elicitation/create`).
+"""The session of a client of 2025-11-25 or earlier, and the server's questions to it (`elicitation/create`).
 
-A session has no part in the ownership of tasks.
+A session does not affect the ownership of tasks.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from mcp_workflows.wire.commands import TaskView
 
 logger = logging.getLogger(__name__)
 
-_STATE: Final = "mcp_workflows"  # the name of our state at a connection
-TRIES: Final = 3  # of one question, when the answer does not fit it
-_PAUSES: Final = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)  # seconds, while the engine does not take an answer
-_REACHED_WITHIN: Final = 3.0  # seconds for the answer to a ping
+_STATE: Final = "mcp_workflows"  # the key of our state at a connection
+TRIES: Final = 3  # attempts per question, when the answer does not fit
+_PAUSES: Final = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)  # seconds, while the engine does not accept an answer
+_REACHED_WITHIN: Final = 3.0  # seconds for the reply to a ping
 
 Deliver = Callable[[str, Mapping[str, JSON]], Awaitable[None]]
-"""Deliver an answer by its question's key; raise `RequestError` if it does not fit, or is not taken now."""
+"""Deliver an answer by its question's key; raise `RequestError` if it does not fit, or is not accepted now."""
 
 
 class _Question(types.Request[dict[str, Any], str]):
@@ -50,11 +50,11 @@ class _Answer(types.Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channel:
-    """A channel to a client: the stream of one of its requests, or the connection outside of any."""
+    """A channel to a client: the stream of one of its requests, or the connection outside of requests."""
 
     session: ServerSession
-    request_id: types.RequestId | None = None  # None: outside of any
-    brief: bool = False  # that request is answered right after, so that only an answer shows the question was read
+    request_id: types.RequestId | None = None  # None: outside of requests
+    brief: bool = False  # the request ends soon, so that only an answer proves that the question was read
 
     async def ask(self, request: InputRequest, task_id: str | None) -> Mapping[str, JSON] | None:
         """Return the person's answer; None if the client cannot or will not ask."""
@@ -70,13 +70,13 @@ class Channel:
         return {key: value for key, value in found.items() if key not in {"_meta", "resultType"}}
 
     async def reaches(self) -> bool:
-        """Return True if the client still reads this channel."""
+        """True if the client still reads this channel."""
         with anyio.move_on_after(_REACHED_WITHIN):
             try:
                 await self.session.send_request(types.PingRequest(), types.EmptyResult, metadata=self._metadata)
             except NoBackChannelError:
                 return False
-            except MCPError:  # an answer all the same: it knows no ping
+            except MCPError:  # a reply nonetheless: the client does not know ping
                 return True
             return True
         return False
@@ -88,11 +88,11 @@ class Channel:
 
 @dataclass(slots=True, eq=False)
 class OpenQuestion:
-    """A question that the client was asked and has not answered."""
+    """A question that the client received and has not answered."""
 
     channel: Channel
     scope: anyio.CancelScope
-    is_read: bool = True  # False: the client does not read the stream any more; a late answer counts all the same
+    is_read: bool = True  # False: the client no longer reads the stream; a late answer still counts
     over: anyio.Event = field(default_factory=anyio.Event)
 
 
@@ -110,7 +110,7 @@ class TaskQuestions:
         self._seen: set[str] = set()
 
     def see(self, task: TaskView, start: Callable[[Callable[[], Awaitable[object]]], None]) -> None:
-        """Ask open questions that were not asked here before; withdraw those that are not open any more."""
+        """Ask open questions that were not asked here yet; withdraw those that are no longer open."""
         withdraw(self._questions, task)
         for key, request in task.requests.items():
             if key not in self._seen:
@@ -118,13 +118,13 @@ class TaskQuestions:
                 start(partial(self.put, task.task_id, key, request))
 
     async def put(self, task_id: str, key: str, request: InputRequest) -> str | None:
-        """Ask one question, unless it is open already on a stream that the client still reads.
+        """Ask one question, unless it is already open on a stream that the client still reads.
 
-        Returns the error of an answer that has to be asked for again on another channel.
+        Return the error if the answer was refused and must be requested again on another channel.
         """
         opened = self._questions.setdefault((task_id, key), [])
         if await is_still_read(opened) or self._questions.get((task_id, key)) is not opened:
-            return None  # or it was answered or withdrawn meanwhile
+            return None  # or it was answered or withdrawn in the meantime
         complaint = None
         with anyio.CancelScope() as scope:
             mine = OpenQuestion(channel=self._channel, scope=scope)
@@ -149,7 +149,7 @@ class TaskQuestions:
         return None
 
     async def _complaint(self, key: str, answer: Mapping[str, JSON]) -> str | None:
-        """Deliver an answer, and return its error if it does not fit; retry while the engine does not take it."""
+        """Deliver an answer, and return its error if it does not fit; retry while the engine does not accept it."""
         for pause in _PAUSES:
             try:
                 await self._deliver(key, answer)
@@ -174,7 +174,7 @@ class CallQuestions:
         self._complaints: dict[str, str] = {}
 
     async def ask(self, requests: Mapping[str, InputRequest]) -> None:
-        """Ask new questions, and those with an answer that does not fit."""
+        """Ask new questions, and those whose answer did not fit."""
         new = {key: request for key, request in requests.items() if key in self._complaints or not self._asked[key]}
         self._asked.update(new.keys())
         for key, request in new.items():
@@ -184,13 +184,13 @@ class CallQuestions:
                 self.answers[key] = answer
 
     def taken(self) -> None:
-        """Begin the next round, which has answers of its own."""
+        """Begin the next round, with new answers."""
         self.answers.clear()
 
     def refused(self, error: RequestError, *, started: bool) -> bool:
-        """Return True if the call can go on with a refused answer: it is asked for again.
+        """Return True if the call can continue after a refused answer, which is requested again.
 
-        After some tries the question counts as not answered, if a workflow was started that goes on without.
+        After the last attempt the question counts as unanswered, if the workflow was started and continues without it.
         """
         key = next((key for key in self.answers if error.data == {"key": key}), None)
         if key is None:
@@ -209,14 +209,14 @@ def with_complaint(request: InputRequest, complaint: str) -> InputRequest:
 
 
 async def is_still_read(opened: Sequence[OpenQuestion]) -> bool:
-    """Return True if the client still reads a stream with the question; mark the streams that it does not."""
+    """True if the client still reads a stream with the question; mark the streams that it no longer reads."""
     for question in list(opened):
         question.is_read = question.is_read and await question.channel.reaches()
     return any(question.is_read for question in opened)
 
 
 def withdraw(questions: Questions, task: TaskView) -> Sequence[OpenQuestion]:
-    """Cancel the questions of the task that are not open any more, and return them."""
+    """Cancel the questions of the task that are no longer open, and return them."""
     mine = [(key, opened) for (task_id, key), opened in questions.items() if task_id == task.task_id]
     gone = [question for key, opened in mine if key not in task.requests or task.cancelled for question in opened]
     for question in gone:
@@ -226,49 +226,50 @@ def withdraw(questions: Questions, task: TaskView) -> Sequence[OpenQuestion]:
 
 @dataclass(slots=True, eq=False)
 class PolledQuestion:
-    """A question that the client sees in `tasks/get`, and may not be asked; times are of the event loop's clock."""
+    """A question that the client sees in `tasks/get` and may not have been asked; times are on the event loop's
+    clock."""
 
     seen: int = 0
     complaint: str | None = None  # about the answer to it
     rejections: int = 0  # answers that did not fit
-    pause: float = 0.0  # seconds until it is asked again, if it comes to nothing
+    pause: float = 0.0  # seconds before it is asked again, if it was not answered
     not_before: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One connection: the questions to its client, and the work beside its requests."""
+    """One connection: the questions to its client, and background work outside of its requests."""
 
     connection: Connection
-    augmented: bool = False  # it has asked for a task
+    augmented: bool = False  # it has requested a task
     hears_events: bool = False  # its client has declared that it can subscribe to events
-    is_reachable: bool | None = None  # outside of any request; None: not known
-    is_checking: bool = False  # if the client is reachable
+    is_reachable: bool | None = None  # outside of requests; None: unknown
+    is_checking: bool = False  # whether the client is reachable
     questions: Questions = field(default_factory=Questions)
     polled: dict[tuple[str, str], PolledQuestion] = field(default_factory=dict[tuple[str, str], "PolledQuestion"])
     _beside: set[anyio.CancelScope] = field(default_factory=set[anyio.CancelScope])
     _alone: dict[str, anyio.CancelScope] = field(default_factory=dict[str, anyio.CancelScope])
 
     def start(self, group: TaskGroup, work: Callable[[], Awaitable[object]]) -> None:
-        """Start work that goes on after the current request, until the session ends."""
+        """Start work that continues after the current request, until the session ends."""
         group.start_soon(self._guarded, work)
 
     async def _guarded(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Run work that ends with the session; its errors never end the server."""
+        """Run work that ends with the session; its errors never stop the server."""
         with anyio.CancelScope() as scope:
             self._beside.add(scope)
             try:
                 await work()
             except WorkflowsError as error:
                 logger.info("background work of a client's session ended: %s", error)
-            except Exception:  # work beside requests must not end the server: docs/decisions/0002
+            except Exception:  # background work must not stop the server: docs/decisions/0002
                 logger.exception("background work of a client's session failed")
             finally:
                 self._beside.discard(scope)
 
     @contextmanager
     def alone(self, name: str) -> Generator[None]:
-        """Cancel the body when it begins again under this name."""
+        """Cancel the body if it is entered again with this name."""
         if before := self._alone.get(name):
             before.cancel()
         with anyio.CancelScope() as scope:
@@ -280,24 +281,24 @@ class Session:
                     del self._alone[name]
 
     def end(self) -> None:
-        """Cancel the work: the connection is closed."""
+        """Cancel the background work, as the connection is closed."""
         for scope in tuple(self._beside):
             scope.cancel()
 
     def forget(self, task: TaskView) -> None:
-        """Forget the questions of the task that are not open any more."""
+        """Remove the questions of the task that are no longer open."""
         closed = [asked for asked in self.polled if asked[0] == task.task_id and asked[1] not in task.requests]
         for asked in closed:
             del self.polled[asked]
 
 
 def connection_of(ctx: ServerRequestContext[Any, Any]) -> Connection:
-    """Return the connection of a request, where the SDK lets us keep state."""
+    """Return the connection of a request, where the SDK allows us to keep state."""
     return ctx.session._connection  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def session_of(ctx: ServerRequestContext[Any, Any]) -> Session:
-    """Return the session of a request; a new one at its first request, or at each if the server keeps no sessions."""
+    """Return the session of a request; a new one for its first request, or for each if the server keeps no sessions."""
     connection = connection_of(ctx)
     found = connection.state.get(_STATE)
     if not isinstance(found, Session):

@@ -1,4 +1,4 @@
-"""Tasks of 2025-11-25: `tasks/*`, notifications beside a task's requests, and questions on the way.
+"""Tasks of 2025-11-25: `tasks/*`, notifications outside of requests, and elicitation.
 
 Source: the specification of that revision, basic/utilities/tasks.
 """
@@ -45,13 +45,13 @@ from mcp_workflows.wire.params import Params, takes_forms, takes_urls, task_id_o
 
 _SEEN_BEFORE_PUSHED = 2  # polls that show a question which was not asked
 _CHECK_EVERY = 5  # polls between checks that an open question still reaches the client
-_ASKED_AGAIN_AFTER = 60.0  # seconds, and then longer, after a question without an answer
+_ASKED_AGAIN_AFTER = 60.0  # seconds, then longer, after a question without an answer
 _WITHDRAWN_WITHIN = 1.0  # seconds
-_PUSHED_FOR = 300.0  # seconds a client has to answer what it was asked outside of any request
+_PUSHED_FOR = 300.0  # seconds for the client to answer a question asked outside of requests
 
 
 class InCoreTasks:
-    """The task methods for clients of 2025-11-25; `group` runs the work beside requests."""
+    """The task methods for clients of 2025-11-25; `group` runs the background work."""
 
     def __init__(self, service: TaskService, group: TaskGroup) -> None:
         self._service = service
@@ -62,7 +62,7 @@ class InCoreTasks:
     async def call(
         self, ctx: Context, call: Call, principal: Principal, tool: AnyTool, served: OpenCall
     ) -> CallOutcome:
-        """Call a tool and ask its questions on the call's own stream; those of the workflow while the call may wait.
+        """Call a tool and ask its questions on the call's stream; ask those of the workflow while the call may wait.
 
         Ask each question once; ask again only if the answer failed validation. If the question stays open, treat the
         client as unable to elicit.
@@ -90,14 +90,14 @@ class InCoreTasks:
         return outcome
 
     async def accompany(self, ctx: Context, task_id: str, principal: Principal, *, tools_change: bool) -> None:
-        """Notify the client of the task's changes while its session lasts, and of its progress if it asked for that.
+        """Notify the client of the task's changes during its session, and of its progress if it requested that.
 
-        `tools_change`: a client that has asked for a task sees another tool list from then on, without task tools.
+        `tools_change`: after a client has requested a task, its tool list changes and no longer has task tools.
         """
         session = session_of(ctx)
         try:
             task = await self._service.owned(task_id, principal)
-        except RequestError:  # the caller may start the task, and not see it
+        except RequestError:  # the caller may start the task but not see it
             return
         first, session.augmented = not session.augmented, True
         if first and tools_change:
@@ -132,23 +132,23 @@ class InCoreTasks:
     # --- tasks/*
 
     async def get(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
-        """`tasks/get`; also ask a question that the client did not get by other means."""
+        """Serve `tasks/get`; also ask a question that the client did not receive otherwise."""
         view = await self._service.get(task_id_of(params), principal)
         await self._push(ctx, view, principal)
         return wire.detailed(view)
 
     async def cancel(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
-        """`tasks/cancel`."""
+        """Serve `tasks/cancel`."""
         return wire.detailed(await self._service.withdraw(task_id_of(params), principal))
 
     async def list(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
-        """`tasks/list`."""
+        """Serve `tasks/list`."""
         return wire.listed(await self._service.tasks(wire.parse_list(params), principal))
 
     async def result(self, ctx: Context, params: Params, principal: Principal) -> dict[str, Any]:
-        """`tasks/result`: block until the task has ended, and ask its questions on this request's stream.
+        """Serve `tasks/result`: block until the task has ended, and ask its questions on this request's stream.
 
-        A question outlives the request: clients give up on a request sooner than people answer.
+        A question outlives the request: clients time out sooner than people answer.
         """
         task, session = await self._service.owned(task_id_of(params), principal), session_of(ctx)
         asking = self._asking(session, Channel(session=ctx.session, request_id=ctx.request_id), task.id, principal)
@@ -170,9 +170,9 @@ class InCoreTasks:
     # --- questions to clients that only poll
 
     async def _push(self, ctx: Context, view: TaskView, principal: Principal) -> None:
-        """Ask a question that a client sees repeatedly in `tasks/get`, if it does not open `tasks/result`.
+        """Ask a question that a client sees repeatedly in `tasks/get` without opening `tasks/result`.
 
-        It is asked outside of any request; or, if the client reads nothing there, on the stream of this one.
+        It is asked outside of requests or, if the client reads nothing there, on the stream of this one.
         """
         session = session_of(ctx)
         withdraw(session.questions, view)
@@ -198,7 +198,7 @@ class InCoreTasks:
                     channel = replace(channel, request_id=ctx.request_id, brief=True)
                 put = partial(self._asking(session, channel, view.task_id, principal).put, view.task_id, key, again)
                 session.start(self._group, partial(_put_once, put, polled))
-                await anyio.lowlevel.checkpoint()  # the question goes out before the reply that ends this stream
+                await anyio.lowlevel.checkpoint()  # the question is sent before the reply that ends this stream
 
     def _due(self, session: Session, polled: PolledQuestion) -> bool:
         seen_enough = polled.seen >= _SEEN_BEFORE_PUSHED and session.is_reachable is not None
@@ -223,16 +223,16 @@ METHODS: Mapping[str, Callable[[InCoreTasks, Context, Params, Principal], Awaita
     "tasks/list": InCoreTasks.list,
     "tasks/cancel": InCoreTasks.cancel,
 }
-"""The methods of this revision beside `tools/call`."""
+"""The methods of this revision besides `tools/call`."""
 
 
 async def _still(principal: Principal) -> Principal:
-    """Return the principal with its rights of this moment: people take time to answer, and rights may be revoked.
+    """Return the principal with its current rights: people take time to answer, and rights may be revoked.
 
-    An expired token does not matter: the answer came with a good one, which is not visible here.
+    An expired token is ignored: the answer came with a valid one, which is not visible here.
 
     Raises:
-        RequestError: the principal would not be let in any more.
+        RequestError: the principal is no longer admitted.
     """
     if (now := await principal.revalidated_if_unexpired(utc_now())) is None:
         raise RequestError(INVALID_PARAMS, NOT_FOUND)
@@ -240,7 +240,7 @@ async def _still(principal: Principal) -> Principal:
 
 
 async def _put_once(put: Callable[[], Awaitable[str | None]], polled: PolledQuestion) -> None:
-    """Ask; without an answer, wait before the next time, unless the answer did not fit."""
+    """Ask; without an answer, wait before the next attempt, unless the answer did not fit."""
     polled.complaint = None
     with anyio.move_on_after(_PUSHED_FOR):
         polled.complaint = await put()
@@ -252,18 +252,18 @@ async def _put_once(put: Callable[[], Awaitable[str | None]], polled: PolledQues
 
 
 async def _check_questions(session: Session, asked: Sequence[OpenQuestion]) -> None:
-    """Check that the questions still reach the client; if not, check again that it is reachable outside of requests."""
+    """Check that the questions still reach the client; if not, check its reachability outside of requests again."""
     if not await is_still_read(asked) and any(question.channel.request_id is None for question in asked):
         session.is_reachable = None
 
 
 def asks_forms(ctx: Context) -> bool:
-    """Return True if the client declared that it can put questions to a person."""
+    """True if the client declared that it can ask a person."""
     return takes_forms(_capabilities(ctx))
 
 
 def asks_urls(ctx: Context) -> bool:
-    """Return True if the client declared that it can send a person to a page."""
+    """True if the client declared that it can send a person to a page."""
     return takes_urls(_capabilities(ctx))
 
 
@@ -273,6 +273,6 @@ def _capabilities(ctx: Context) -> Params:
 
 
 def _as_askable(view: TaskView, ctx: Context) -> TaskView:
-    """Return the task with those of its questions that the client can put to a person."""
+    """Return the task with only the questions that the client can ask a person."""
     requests = askable(view.requests if asks_forms(ctx) else {}, takes_urls=asks_urls(ctx))
     return replace(view, requests=requests)

@@ -1,1 +1,1 @@
-"""The command line; `app.COMMANDS` has the module of each command."""
+"""The command line; `app.COMMANDS` lists the module of each command."""

@@ -1,7 +1,7 @@
 """The command line: a module per command, imported when the command is called, and the entry point.
 
-Standard output holds only the answer to a command (MCP on stdio, a snippet, JSON); everything else goes to standard
-error. Exit code 0: success, 1: a clear message says what is wrong, 2: wrong usage.
+Standard output contains only a command's result (MCP on stdio, a snippet, JSON); everything else goes to standard
+error. Exit codes: 0 for success, 1 for an error with a clear message, 2 for wrong usage.
 
 Importing all commands takes seconds, so the help lists them from a table.
 """
@@ -42,15 +42,15 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "resume": ("engines", "Allow new starts after a pause."),
     "new-adapter": ("new_adapter", "Create a package for your own adapter."),
 }
-"""The module of each command and its line in the help, in the order of the help."""
+"""The module and help text of each command, in the order of the help."""
 
 
 class WrongUsage(OperatorError):  # noqa: N818  # what is wrong is the usage
-    """Wrong usage; the message says what to type instead."""
+    """Wrong usage; the message contains the correct usage."""
 
 
 class CommandLine(TyperGroup):
-    """All commands: each as an outline until it is called."""
+    """All commands, each as an outline until it is called."""
 
     def get_params(self, ctx: Any) -> list[Any]:  # Any: Click's context and parameters, or Typer's copies of them
         return _without_types(super().get_params(ctx), ctx)
@@ -65,7 +65,7 @@ class CommandLine(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # Any: see above
         if args[0] in COMMANDS:
-            gc.disable()  # imports leave no garbage, and looking for it takes 0.2 s of two
+            gc.disable()  # imports leave no garbage, and a collection takes 0.2 s of two
             import_module(f"mcp_workflows.sidecar.cli.{COMMANDS[args[0]][0]}")
             gc.enable()
             self.commands[args[0]] = registered(args[0])
@@ -97,7 +97,7 @@ def options(
 
 
 def main() -> None:
-    """Run the command; print errors that this package raises on purpose as messages, without a stack trace."""
+    """Run the command; print the errors of this package as messages, without a stack trace."""
     failures: list[WorkflowsError] = []
     try:
         app(prog_name=DISTRIBUTION)
@@ -115,7 +115,7 @@ def _errors(group: BaseExceptionGroup[WorkflowsError]) -> Iterator[WorkflowsErro
 
 @lru_cache
 def registered(name: str) -> Any:  # Any: a command of Click's, or of Typer's copy of it
-    """Return a command whose module has been imported, with the metavars of its help."""
+    """Return a command whose module is imported, with the metavars of its help."""
     root = get_command(app)
     assert isinstance(root, TyperGroup), "the callback makes it a group"
     command = root.commands[name]
@@ -126,7 +126,7 @@ def registered(name: str) -> Any:  # Any: a command of Click's, or of Typer's co
 
 
 def _without_types(params: Iterable[Any], ctx: Any) -> list[Any]:  # Any: see above
-    """Return parameters as the help shows them, without their Python types."""
+    """Return parameters for the help, without their Python types."""
     params = list(params)
     for param in params:
         if isinstance(param, TyperArgument):
@@ -139,11 +139,11 @@ def _without_types(params: Iterable[Any], ctx: Any) -> list[Any]:  # Any: see ab
     return params
 
 
-_TYPES_ARE_SHOWN = hasattr(TyperArgument, "display_type_rich")  # by Typers that show `<bool>` and `<str>`
+_TYPES_ARE_SHOWN = hasattr(TyperArgument, "display_type_rich")  # in versions of Typer that show `<bool>` and `<str>`
 
 
 class _Argument(TyperArgument):
-    """An argument in the help: `TOOL`, or `[CONFIG]` if it is optional, without its Python type."""
+    """An argument in the help: `TOOL`, or `[CONFIG]` if optional, without its Python type."""
 
     def get_usage_pieces(self, ctx: Any) -> list[str]:  # Any: Click's context, or Typer's copy of it
         name = f"{self.metavar}..." if self.nargs != 1 else str(self.metavar)
@@ -155,10 +155,10 @@ class _Argument(TyperArgument):
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print text that may contain what workflows, engines and clients wrote."""
+    """Print text that may come from workflows, engines and clients."""
     typer.echo(harmless(text), err=err)
 
 
 def harmless(text: str) -> str:
-    """Replace control characters: text from a server must not steer the terminal."""
+    """Replace control characters: text from a server must not control the terminal."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else " " for letter in text)

@@ -15,7 +15,7 @@ Schema = Mapping[str, Any]  # Any: JSON Schema
 
 _YES_NO = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
 _WHOLE = re.compile(r"[+-]?\d+")
-_OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  # these may define further properties
+_OPENING = frozenset({"patternProperties", "allOf", "anyOf", "oneOf", "$ref"})  # these may allow further properties
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +28,10 @@ class Pair:
 
 
 def read_pair(word: str) -> Pair:
-    """Read one word of the command line.
+    """Parse one word of the command line as a pair.
 
     Raises:
-        WrongUsage: it is no pair.
+        WrongUsage: not a pair.
     """
     left, equals, right = word.partition("=")
     path = left.removesuffix(":")
@@ -41,12 +41,12 @@ def read_pair(word: str) -> Pair:
 
 
 def read_arguments(pairs: Iterable[Pair], schema: Schema, given: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
-    """Return the arguments of a call: the given JSON with the pairs set in it.
+    """Return the arguments of a call: the given JSON, with the pairs set.
 
     Raises:
-        WrongUsage: there is no such argument, or the text is not of its type.
+        WrongUsage: the argument does not exist, or the text does not have its type.
     """
-    arguments: dict[str, Any] = json.loads(json.dumps(given))  # a copy that can be changed
+    arguments: dict[str, Any] = json.loads(json.dumps(given))  # a mutable copy
     seen: set[str] = set()
     for pair in pairs:
         inside, key, field = _place(pair, schema, schema, arguments)
@@ -60,7 +60,7 @@ def read_arguments(pairs: Iterable[Pair], schema: Schema, given: Mapping[str, An
 
 
 def _place(pair: Pair, schema: Schema, root: Schema, into: dict[str, Any]) -> tuple[dict[str, Any], str, Schema]:
-    """Follow a dotted path and return the object that gets the value, its key there, and the value's schema."""
+    """Follow a dotted path; return the object that gets the value, its key there, and the value's schema."""
     left, inside, at = pair.path, into, schema
     while True:
         properties: Schema = at.get("properties", {})
@@ -85,7 +85,7 @@ def _property(pair: Pair, key: str, schema: Schema, root: Schema) -> Schema:
 
 
 def _resolved(schema: Schema | bool, root: Schema) -> Schema:
-    """Return the target of a `$ref` into the same schema; any other schema unchanged."""
+    """Return the target of a `$ref` within the schema; any other schema unchanged."""
     if isinstance(schema, bool):
         return {}
     reference = schema.get("$ref")
@@ -101,7 +101,7 @@ def typed(pair: Pair, schema: Schema, root: Schema) -> Any:  # Any: JSON
     """Return the text as a value of the schema's type.
 
     Raises:
-        WrongUsage: it is none.
+        WrongUsage: it does not have that type.
     """
     if pair.raw:
         try:
@@ -152,7 +152,7 @@ def _integer(text: str) -> int | None:
         return None
     try:
         return int(text)
-    except ValueError:  # more digits than Python reads
+    except ValueError:  # more digits than Python accepts
         return None
 
 
@@ -167,7 +167,7 @@ def _structure(kind: type) -> Callable[[str], Any]:  # Any: JSON
     return read
 
 
-_READ: Mapping[str, Callable[[str], Any]] = {  # Any: JSON; None: it is none
+_READ: Mapping[str, Callable[[str], Any]] = {  # Any: JSON; None: not of this type
     "boolean": lambda text: _YES_NO.get(text.lower()),
     "integer": _integer,
     "number": _number,
@@ -198,7 +198,7 @@ def named(name: str, tools: Sequence[T]) -> T:
     """Return the tool of this name.
 
     Raises:
-        WrongUsage: there is none.
+        WrongUsage: no such tool.
     """
     by_name = {tool.name: tool for tool in tools}
     if name not in by_name:

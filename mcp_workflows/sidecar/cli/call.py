@@ -54,8 +54,8 @@ from mcp_workflows.tools.prepare import fill_templates
 from mcp_workflows.tools.tool import EXECUTION_ID, AnyTool, Kind
 from mcp_workflows.wire.v2026_07_28 import MISSING_CAPABILITY
 
-RECONNECT_SECONDS = 60.0  # the longest absence of a server while its task is followed
-NEW = "0" * 40  # in a dry run: the id and the key that a real call would get
+RECONNECT_SECONDS = 60.0  # how long a server may be unreachable while its task is followed
+NEW = "0" * 40  # in a dry run: the id and the key of the start
 
 
 @app.command()
@@ -152,7 +152,7 @@ def _read_json(file: typer.FileText | None) -> Mapping[str, Any]:  # Any: JSON
     """Return the object of `--args-json`.
 
     Raises:
-        WrongUsage: it is no JSON object.
+        WrongUsage: not a JSON object.
     """
     if file is None:
         return {}
@@ -166,10 +166,10 @@ def _read_json(file: typer.FileText | None) -> Mapping[str, Any]:  # Any: JSON
 
 
 def _read_token(file: typer.FileText | None) -> str | None:
-    """Return the content of `--token-file`, without the blanks around it.
+    """Return the content of `--token-file` without surrounding whitespace.
 
     Raises:
-        WrongUsage: it is no token that can be sent.
+        WrongUsage: not a valid token.
     """
     if file is None:
         return None
@@ -181,7 +181,7 @@ def _read_token(file: typer.FileText | None) -> str | None:
 
 @dataclass(slots=True, kw_only=True)
 class _Call:
-    """One call, of a tool in the configuration or at a URL."""
+    """One call of a tool, from the configuration or at a URL."""
 
     tool: str  # empty: `resume` names a task
     words: Sequence[str]
@@ -209,11 +209,11 @@ class _Call:
         typer.echo(json.dumps(sent, indent=2, ensure_ascii=False, default=str))
 
     async def outcome(self) -> Outcome:
-        """Return the outcome over as many connections as it takes: tasks survive a restart of the server.
+        """Return the outcome; reconnect as needed, as tasks survive a restart of the server.
 
         Raises:
             NotLetIn: the server requires a token, or another one.
-            ServerUnreachable: it does not answer, or stays away.
+            ServerUnreachable: the server does not reply, or remains unreachable.
         """
         screen, lost_at = self.screen, 0.0
         while True:
@@ -227,7 +227,7 @@ class _Call:
             except ServerUnreachable as error:
                 if screen.task_id is None:
                     raise ServerUnreachable(f"{self.url}: {error}; {self._is_it_running()}") from None
-                if screen.heard_at >= lost_at:  # the server has answered meanwhile
+                if screen.heard_at >= lost_at:  # the server has replied in the meantime
                     lost_at = anyio.current_time()
                 if anyio.current_time() > lost_at + RECONNECT_SECONDS:
                     raise ServerUnreachable(f"{self.url}: {error}; {self.left_behind()}") from None
@@ -252,7 +252,7 @@ class _Call:
         server: Any  # a server in this process, or a transport: see `connect`
         if self.config:
             local = LOCAL
-            if self.resume:  # for whoever owns it: a reader of the store may act for them
+            if self.resume:  # as its owner: a reader of the store may act for the owner
                 async with self.config.store.open() as store:
                     task = await find_task(store, self.resume)
                 self.resume, local = task.id, Principal(id=task.owner)
@@ -306,12 +306,13 @@ class _Call:
         return Outcome(begun=begun.state)
 
     def _configured(self) -> AnyTool | None:
-        """Return the tool in the configuration; None for a task tool, or one of another server."""
+        """Return the tool in the configuration; None for a task tool or a tool of another server."""
         tools = self.config.tools if self.config else ()
         return next((tool for tool in tools if tool.name == self.tool), None)
 
     def _arguments(self, schema: Schema, tool: AnyTool | None) -> dict[str, Any]:  # Any: JSON
-        """Return the arguments, validated for a configured tool; those that the tool asks for may be missing."""
+        """Return the arguments, validated for a configured tool; those that the tool's questions provide may be
+        missing."""
         arguments = read_arguments(map(read_pair, self.words), schema, self.given)
         if tool is None:
             return arguments
@@ -325,7 +326,7 @@ class _Call:
         return arguments
 
     def _is_it_running(self) -> str:
-        """Return the first thing to look at if nobody answers at the URL."""
+        """Return a suggestion for a URL without a reply."""
         place = urlsplit(self.url)
         asked = f"is `{DISTRIBUTION} serve` running there?"
         if not is_loopback(place.hostname or "") or place.port is None:
@@ -334,7 +335,7 @@ class _Call:
         return f"{asked} Start it: {shlex.join(start)}"
 
     def left_behind(self, task_id: str | None = None) -> str:
-        """Return the command to come back to the task, at the same server and as the same kind of client."""
+        """Return the command to resume the task, at the same server and as the same kind of client."""
         task_id = task_id or self.screen.task_id
         if task_id is None:
             return "interrupted; anything started continues, but no task id is known to resume it"
@@ -350,7 +351,7 @@ class _Call:
 async def preview(
     config: Config, tool: AnyTool, given: Mapping[str, Any], answers: Answers
 ) -> dict[str, Any]:  # Any: JSON
-    """Return the start that the adapter would get and, if the adapter can tell, the request that it would send.
+    """Return the start for the adapter and, if the adapter supports that, the request to the engine.
 
     For a tool that watches, return the execution that it would adopt.
 
@@ -359,7 +360,7 @@ async def preview(
         MappingError: the arguments do not fit the tool's templates.
     """
     arguments: dict[str, Any] = dict(given)
-    asked: list[str] = []  # the questions that a person would be asked
+    asked: list[str] = []  # the questions for a person
     for name in still_to_ask(tool, arguments, Dialogue()):
         content = answers.from_flags(PendingQuestion(key=name, name=name, schema=dict(tool.ask[name].form(name))))
         arguments.update(content)
@@ -388,10 +389,10 @@ async def preview(
         "confirms": None if sought is None else sought.request.params["message"],
         "gates": {name: asdict(gate) for name, gate in kept.gates.items()},
     }
-    if tool.kind is Kind.WATCH:  # it sends nothing
+    if tool.kind is Kind.WATCH:  # nothing is sent
         sent |= {"arguments": None, "watches": arguments[EXECUTION_ID]}
     else:
-        async with engine.kind(engine.settings) as adapter:  # this does not connect yet
+        async with engine.kind(engine.settings) as adapter:  # does not connect yet
             if isinstance(adapter.tooling, Previews):
                 sent["request"] = adapter.tooling.preview(start)
     return {key: value for key, value in sent.items() if value not in ({}, None)}
@@ -409,7 +410,7 @@ class Outcome:
 
     @property
     def handle(self) -> Mapping[str, Any] | None:  # Any: JSON
-        """The `taskId` and `status` of a task that goes on, which a client without tasks gets instead of a result."""
+        """The `taskId` and `status` of a task that continues, which a client without tasks gets instead of a result."""
         found: Mapping[str, Any] = (self.result and self.no_task and self.result.structured_content) or {}
         goes_on = found.get("status") in ("working", "input_required") and {"taskId", "next"} <= found.keys()
         return found if goes_on else None
@@ -429,7 +430,7 @@ class Outcome:
         return int(failed)
 
     def _shown(self, result: types.CallToolResult) -> str:
-        """Return structured content as JSON, or else all text and the places of other content; of an error both."""
+        """Return structured content as JSON, or else all text and the URIs of other content; for an error both."""
         structured = result.structured_content
         if structured is not None and not result.is_error:
             return json.dumps(structured, indent=2, ensure_ascii=False)
@@ -443,9 +444,9 @@ class Outcome:
                 lines.append(f"({block.type}: use --json)")
         if structured is not None:
             error = error_in({"structuredContent": structured})
-            facts = {name: each for name, each in (error or {}).items() if name != "message"}  # that is in the text
+            facts = {name: each for name, each in (error or {}).items() if name != "message"}  # which is in the text
             lines += [f"{name}: {text}" for name, text in in_words(facts).items()]
-            lines += [json.dumps(structured, ensure_ascii=False)] if error is None else []  # another server's own form
+            lines += [json.dumps(structured, ensure_ascii=False)] if error is None else []  # another server's format
         return "\n".join(lines)
 
     def _as_json(self, task_id: str | None) -> Mapping[str, Any]:  # Any: JSON

@@ -1,8 +1,8 @@
-"""ChatGPT for `mcp-workflows connect`: tests for what it needs of a server, and what is to be entered there.
+"""Checks for `connect chatgpt`: what ChatGPT requires of a server, and what to enter there.
 
 Sources, of November 2026: developers.openai.com/api/docs/guides/custom-mcp-server, and mcp-events and auth under
-developers.openai.com/plugins/build; "Refresh tools" is what people report at community.openai.com. Nothing here was run
-against ChatGPT itself.
+developers.openai.com/plugins/build; "Refresh tools" is reported by users at community.openai.com. None of this was
+tested against ChatGPT itself.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _HEADERS: Final = {
 
 
 def connect_chatgpt(name: str, url: str, events: EventSettings, variable: str) -> None:
-    """Print the outcome of each test, and then what to enter; `variable` of the environment may have a token.
+    """Print the result of each check, and then what to enter; the environment variable `variable` may contain a token.
 
     Raises:
-        OperatorError: a test failed.
+        OperatorError: a check failed.
     """
     failed = 0
     try:
@@ -64,7 +64,7 @@ def connect_chatgpt(name: str, url: str, events: EventSettings, variable: str) -
 
 
 def _checks(url: str, events: EventSettings, variable: str) -> Iterator[tuple[str, bool | None, str]]:
-    """Yield each thing that ChatGPT needs, if it is there (None: it cannot be told), and what to do otherwise."""
+    """Yield each requirement, whether it is met (None: unknown), and the remedy."""
     found = _addresses(url)
     is_reached = url.startswith("https://") and bool(found) and all(map(is_public, found))
     remedy = "serve it over https at a public address, through a proxy or a tunnel, and set server.public_url"

@@ -47,7 +47,7 @@ from mcp_workflows.tools.questions import ELICIT, NAME_META
 from mcp_workflows.tools.tool import AnyTool, Kind
 from mcp_workflows.wire.params import STATUS, progress_text
 
-_UNBROKEN: Final = 10_000  # columns: lines that go elsewhere than to a terminal are never broken
+_UNBROKEN: Final = 10_000  # columns: lines that do not go to a terminal are never broken
 _WIDTH: Final = 9  # of the longest verdict
 _ORIGIN: Final = (
     "This check has run on local engines only, never in a cloud. If something in your account is broken or odd, please "
@@ -166,7 +166,7 @@ def check(
 
 
 def _read_call(tools: Sequence[AnyTool], written: str, option: str) -> tuple[AnyTool, dict[str, Any] | None]:
-    """Return the tool of `TOOL [KEY=VALUE ...]`, and its arguments; None if there are none."""
+    """Return the tool of `TOOL [KEY=VALUE ...]` and its arguments; None without arguments."""
     try:
         name, *words = shlex.split(written)
     except ValueError as error:
@@ -186,7 +186,7 @@ def _live_check(
     settings: Sequence[str],
     timeout: float,
 ) -> LiveCheck:
-    """Return the run: with tools of the user, or with the workflows that the adapter brings."""
+    """Return the run: with the user's tools, or with the adapter's own workflows."""
     if name not in config.engines:
         raise ConfigError(no_engine(name, config.engines))
     engine, lines = config.engines[name], _Lines()
@@ -211,12 +211,12 @@ def _fixture_settings(model: type[BaseModel], words: Sequence[str]) -> BaseModel
         wrong = [f"--set {'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False)]
         known = [f"--set {name}=...: {each.description}" for name, each in model.model_fields.items()]
         raise WrongUsage("\n".join([*wrong, "there are:", *known])) from None
-    except ValueError as error:  # a value of `:=` that is no JSON
+    except ValueError as error:  # a value of `:=` that is not JSON
         raise WrongUsage(f"--set: {error}") from None
 
 
 def _roles(config: Config, engine: Engine, parts: Mapping[str, str | None], answer: Sequence[str]) -> Fixtures:
-    """Return tools of the user in the parts that they can play."""
+    """Return the user's tools in the roles that they can play."""
 
     def role(part: str) -> Role:
         written = parts[part]
@@ -246,7 +246,7 @@ def _roles(config: Config, engine: Engine, parts: Mapping[str, str | None], answ
 
 
 def _consent(run: LiveCheck, *, yes: bool) -> None:
-    """Say what will be done, and go on only if the user agrees."""
+    """Print what the check does, and continue only if the user agrees."""
     own = "It runs the tools that you named, side effects included."
     if run.roles is None:
         own = run.engine.kind.tooling.fixtures_notice()
@@ -259,15 +259,15 @@ def _consent(run: LiveCheck, *, yes: bool) -> None:
 
 
 def _run(run: LiveCheck, *, as_json: bool) -> int:
-    """Run it, print what is found and return the exit code."""
+    """Run the check, print the results and return the exit code."""
     if as_json:
         run.report = lambda _: None
     try:
         is_whole = anyio.run(run.run_until_interrupted)
-    except KeyboardInterrupt:  # once more, when all was ended and removed
+    except KeyboardInterrupt:  # again, after everything was ended and removed
         is_whole = False
     if not is_whole:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done by now, and the exit code says how
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all work is done; the exit code must be kept
         rest = "except those named below" if run.left else "and what was created was removed"
         say(f"interrupted; the started executions were ended, {rest}", err=True)
     elif as_json:
@@ -284,7 +284,7 @@ def _run(run: LiveCheck, *, as_json: bool) -> int:
 
 
 class _Lines:
-    """Prints each promise once, with what was seen below it."""
+    """Prints each promise once, with its observations below it."""
 
     def __init__(self) -> None:
         self._last: str | None = None
@@ -334,12 +334,12 @@ def _read(path: Path) -> Any:  # Any: JSON
     except json.JSONDecodeError as error:
         where = f"{path}:{error.lineno}:{error.colno}"
         raise ConfigError(f"{where}: not JSON: {error.msg}; export the history as JSON") from None
-    except (ValueError, RecursionError) as error:  # no UTF-8, or a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # not UTF-8, or a number of thousands of digits
         raise ConfigError(f"{path}: not JSON ({type(error).__name__})") from None
 
 
 def _as_written(tool: AnyTool, name: str) -> Gate:
-    """Return a gate with its placeholders."""
+    """Return a gate with its placeholders unfilled."""
     gate = tool.gates[name]
     asked = {"mode": "form", "message": gate.message, "requestedSchema": gate.form(name)}
     request = InputRequest(method=ELICIT, params={**asked, "_meta": {NAME_META: name}}, gate=name)

@@ -2,12 +2,12 @@
 
 Sources: code.claude.com/docs/en/mcp, code.visualstudio.com/docs/copilot/reference/mcp-configuration,
 cursor.com/docs/context/mcp, developers.openai.com/codex/mcp, geminicli.com/docs/tools/mcp-server,
-opencode.ai/docs/mcp-servers, github.com/modelcontextprotocol/inspector (its page on the configuration of servers; its
+opencode.ai/docs/mcp-servers, github.com/modelcontextprotocol/inspector (its page on server configuration;
 authorization: modelcontextprotocol.io/docs/draft/tools/inspector). `make hosts` runs Codex, Gemini CLI and opencode.
 
-Variables that are not set: VS Code inserts an empty text (its variableResolver.ts), so that the configuration takes its
-default. Codex passes nothing on. Claude Code and shells know `${NAME:-default}`, and Claude Code leaves `${NAME}`
-unchanged. opencode inserts an empty text. Cursor and Gemini CLI document no behaviour and know no defaults.
+Unset variables: VS Code inserts an empty text (its variableResolver.ts), so that the configuration uses its default.
+Codex passes nothing on. Claude Code and shells support `${NAME:-default}`, and Claude Code leaves `${NAME}` unchanged.
+opencode inserts an empty text. Cursor and Gemini CLI document no behaviour and support no defaults.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from mcp_workflows.sidecar.config.yaml import variables_in
 
 
 class Host(StrEnum):
-    """The hosts with a known configuration."""
+    """The hosts whose configuration is known."""
 
     CLAUDE = "claude"
     VSCODE = "vscode"
@@ -69,33 +69,33 @@ class Host(StrEnum):
 class Login(StrEnum):
     """The ways to log in at a sidecar that identifies its callers."""
 
-    PAGE = "page"  # of its authorization server, which hosts find by the metadata (RFC 9728)
-    TOKEN = "token"  # noqa: S105  # one that was made by hand, in a header: there is nothing that a host could find
-    PROXY = "proxy"  # as the proxy in front requires
+    PAGE = "page"  # the authorization server's page, which hosts find by its metadata (RFC 9728)
+    TOKEN = "token"  # noqa: S105  # a static token in a header; hosts cannot discover it
+    PROXY = "proxy"  # depends on the proxy in front
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """A variable of the environment."""
+    """An environment variable."""
 
     name: str
-    default: str | None = None  # None: there is none; empty: it differs between the places that read it
+    default: str | None = None  # None: no default; empty: the mentions differ
     is_set: bool = False  # in the environment of this command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A sidecar that is served at a URL, or that the host starts by a command."""
+    """A sidecar at a URL, or one that the host starts with a command."""
 
     name: str  # ASCII letters, digits, `_` and `-`, which every host accepts
     url: str = ""
-    login: Login | None = None  # None: callers are not identified, or it is unknown
+    login: Login | None = None  # None: callers are not identified, or unknown
     command: Sequence[str] = ()  # with absolute paths: the host runs in another folder
-    variables: Sequence[Variable] = ()  # that the configuration reads; hosts do not pass them on by default
+    variables: Sequence[Variable] = ()  # read by the configuration; hosts do not pass them on by default
 
     @property
     def token(self) -> Variable | None:
-        """The variable of the host's environment that holds a static token; None if there is no such token."""
+        """The host's environment variable with a static token; None if there is no such token."""
         return Variable(name=self.variable) if self.url and self.login is Login.TOKEN else None
 
     @property
@@ -171,10 +171,11 @@ def connect(
 
 
 def _server_in(config: Path, *, needed: bool) -> ServerSettings:
-    """Return the server section of the configuration; mention other problems, which may not exist where it is served.
+    """Return the server section of the configuration; print other problems as notes, as they may not exist on the
+    server.
 
     Raises:
-        ConfigError: there is no such file, and it is needed.
+        ConfigError: the file is needed but does not exist.
     """
     if not config.exists():
         if needed:
@@ -189,7 +190,7 @@ def _server_in(config: Path, *, needed: bool) -> ServerSettings:
 
 
 def _login_of(auth: AuthSettings | None) -> Login | None:
-    """Return the way to log in with these settings: by the login page if there is one."""
+    """Return the way to log in with these settings; the login page if there is one."""
     if auth is None:
         return None
     if auth.issuers or auth.introspection:
@@ -216,7 +217,7 @@ Reference: TypeAlias = Callable[[Variable], str]  # the host's syntax for readin
 
 
 def _or_default(reference: Reference) -> Reference:
-    """Return a reference, or the default of a variable that is not set, for a host without a syntax for defaults."""
+    """Return a reference that inserts the default of an unset variable, for a host without a syntax for defaults."""
     return lambda variable: reference(variable) if variable.default is None or variable.is_set else variable.default
 
 
@@ -237,7 +238,7 @@ class _Format:
     types: tuple[str, str] | None = None  # of a server at a URL, and of one that the host starts
     url: str = "url"
     variables: str = "env"
-    is_one_list: bool = False  # the command and its arguments
+    is_one_list: bool = False  # the command and its arguments are one list
 
 
 _FORMATS: Final[Mapping[Host, _Format]] = {
@@ -258,7 +259,7 @@ _FORMATS: Final[Mapping[Host, _Format]] = {
 
 
 def _entries(host: _Format, target: Target) -> dict[str, Any]:
-    """Return the snippet; it never contains a token, only the place to read it from."""
+    """Return the snippet; it never contains a token, only where to read it."""
     whole: dict[str, Any] = {}
     entry: dict[str, Any] = {} if host.types is None else {"type": host.types[0 if target.url else 1]}
     if target.url:
@@ -288,7 +289,7 @@ def _dumped(value: Any, indent: str = "  ") -> str:  # Any: JSON
 
 
 def _shell_header(target: Target) -> str:
-    """Return the header for a command line, where the shell inserts the token."""
+    """Return the header for a command line, in which the shell inserts the token."""
     return f' --header "Authorization: Bearer ${target.token.name}"' if target.token else ""
 
 
@@ -297,7 +298,7 @@ def _claude_command(target: Target) -> str:
     if target.url:
         return shlex.join([*add, "--transport", "http", target.name, target.url]) + _shell_header(target)
     variables = [word for each in target.variables for word in ("--env", f"{each.name}={_with_default(each)}")]
-    if variables:  # quoted: Claude Code fills them in when it starts the server, in the file of a project
+    if variables:  # quoted: Claude Code fills them in when it starts the server, in the project's file
         add += [*variables, "--scope", "project"]
     return shlex.join([*add, "--transport", "stdio", target.name, "--", *target.command])
 
@@ -320,14 +321,14 @@ def _codex(target: Target) -> str:
 
 
 INSPECTOR: Final = "@modelcontextprotocol/inspector@2.12.0"
-"""Pinned: without a version, npm takes the newest one for the installed Node, which may not know tasks."""
-INSPECTOR_NODE: Final = "22.19"  # the least version of Node for it
+"""Pinned: without a version, npm takes the newest one for the installed Node, which may not support tasks."""
+INSPECTOR_NODE: Final = "22.19"  # the minimum version of Node for it
 
 
 def _inspector(target: Target) -> str:
     where = ["--transport", "http", "--server-url", target.url] if target.url else target.command
     env: list[str] = []
-    for variable in target.variables:  # in double quotes, where a shell expands nothing in the default
+    for variable in target.variables:  # in double quotes, with the default escaped for the shell
         default = "" if variable.default is None else re.sub(r'([\\"$`])', r"\\\1", variable.default)
         read = f"${variable.name}" if variable.default is None else f"${{{variable.name}:-{default}}}"
         env.append(f'-e {variable.name}="{read}"')
@@ -338,7 +339,7 @@ _SNIPPETS: Final[Mapping[Host, Callable[[Target], str]]] = {Host.CODEX: _codex, 
 
 
 def _snippet(host: Host, target: Target) -> str:
-    """Return the entry for a host; it never contains a token, only the place to read it from."""
+    """Return the entry for a host; it never contains a token, only where to read it."""
     return _SNIPPETS[host](target) if host in _SNIPPETS else _dumped(_entries(_FORMATS[host], target))
 
 
@@ -349,7 +350,7 @@ _LINKS: Final[Mapping[Host, Callable[[str, Mapping[str, Any]], str]]] = {  # Any
         f"&config={quote(b64encode(json.dumps(entry).encode()).decode())}"
     ),
 }
-"""Links that install the entry by one click, from a page or a chat."""
+"""Links that install the entry with one click, from a page or a chat."""
 _PLACES: Final[Mapping[Host, str]] = {
     Host.CLAUDE: ".mcp.json in the project's folder",
     Host.VSCODE: ".vscode/mcp.json in the workspace",
@@ -373,7 +374,7 @@ _OPENED_BY: Final[Mapping[Host, str]] = {
 
 # --- the files of hosts
 
-_FILES: Final[Mapping[Host, Sequence[str]]] = {  # the first that exists, or else the first
+_FILES: Final[Mapping[Host, Sequence[str]]] = {  # the first existing file, else the first
     Host.CLAUDE: (".mcp.json",),
     Host.VSCODE: (".vscode/mcp.json",),
     Host.CURSOR: (".cursor/mcp.json",),
@@ -381,21 +382,21 @@ _FILES: Final[Mapping[Host, Sequence[str]]] = {  # the first that exists, or els
     Host.GEMINI: (".gemini/settings.json",),
     Host.OPENCODE: ("opencode.json", "opencode.jsonc"),
 }
-_OURS: Final = frozenset(  # the keys of an entry that another way to reach the server may not keep
+_OURS: Final = frozenset(  # keys that are removed when the connection type changes
     {"type", "command", "args", "url", "httpUrl", "headers", "env_vars", "bearer_token_env_var"}
 )
-_STRING: Final = r'"(?:[^"\\\n]|\\.)*"'  # a JSON string, in which nothing is a comment or a comma
+_STRING: Final = r'"(?:[^"\\\n]|\\.)*"'  # a JSON string, which may contain `//` and commas
 _COMMENTS = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _LAST_COMMAS = re.compile(rf"{_STRING}|,(?=\s*[}}\]])")
 _SPACE = re.compile(r"\s*")
 
 
 def _write(host: Host, target: Target, *, yes: bool) -> None:
-    """Write the entry to the host's file, after showing it and asking; keep all else in it, and a backup.
+    """Write the entry to the host's file, after showing it and asking; keep the other content, and a backup.
 
     Raises:
-        ConfigError: the file cannot be read, understood or written; it is as it was.
-        OperatorError: nobody can be asked.
+        ConfigError: the file cannot be read, parsed or written; it is unchanged.
+        OperatorError: there is no terminal to ask.
     """
     codex = os.environ.get("CODEX_HOME") or "~/.codex"
     shown = Path(_FILES[host][0])
@@ -403,7 +404,7 @@ def _write(host: Host, target: Target, *, yes: bool) -> None:
     try:
         places = [Path(place.replace("~/.codex", codex)).expanduser() for place in _FILES[host]]
         shown = next((place for place in places if place.exists()), places[0])
-        path = shown.resolve()  # a link stays one
+        path = shown.resolve()  # keep a symbolic link
         with suppress(FileNotFoundError):
             before = path.read_bytes()
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, or no home
@@ -411,7 +412,7 @@ def _write(host: Host, target: Target, *, yes: bool) -> None:
     codec = "utf-8-sig" if before.startswith(BOM_UTF8) else "utf-8"
     try:
         text = before.decode(codec)
-        newline = "\r\n" if 0 < text.count("\n") == text.count("\r\n") else "\n"  # a mixed file stays one
+        newline = "\r\n" if 0 < text.count("\n") == text.count("\r\n") else "\n"  # keep mixed line endings
         after, gone = _with_entry(text.replace(newline, "\n"), host, target)
         content = after.replace("\n", newline).encode(codec)
     except (ValueError, RecursionError) as error:
@@ -420,7 +421,7 @@ def _write(host: Host, target: Target, *, yes: bool) -> None:
     if content == before:
         say(f"{shown}: {target.name} is up to date")
         return
-    say(f"{shown}:\n{_snippet(host, target)}")  # and nothing that the file has: it may be a secret
+    say(f"{shown}:\n{_snippet(host, target)}")  # never show the file's content, which may contain secrets
     if gone:
         say(f"replaces these keys of {target.name}: {', '.join(gone)}")
     confirm(f"Write {shown}?", yes=yes)
@@ -446,20 +447,20 @@ def _write(host: Host, target: Target, *, yes: bool) -> None:
 
 
 def _create(path: Path, content: bytes, like: Path) -> None:
-    """Write a new file with the owner and mode of another one, if that exists; nobody else can read it before."""
+    """Create a file with the owner and mode of `like`; until then only its user can read it."""
     path.touch(0o600 if like.exists() else 0o666, exist_ok=False)
     path.write_bytes(content)
     if like.exists():
-        with suppress(OSError):  # only root may do it
+        with suppress(OSError):  # only root may do this
             os.chown(path, like.stat().st_uid, like.stat().st_gid)
         shutil.copymode(like, path)
 
 
 def _with_entry(text: str, host: Host, target: Target) -> tuple[str, Sequence[str]]:
-    """Return the text of a host's file, comments and all, with the entry in it, and the keys of its old one that go.
+    """Return the text with the new entry, comments preserved, and the keys of the old entry that change.
 
     Raises:
-        ValueError: the text cannot be understood, or has a form that cannot be changed here.
+        ValueError: the text cannot be parsed, or has a form that cannot be changed here.
     """
     is_toml, snippet = host is Host.CODEX, _snippet(host, target)
     parse: Callable[[str], Any] = tomllib.loads if is_toml else lambda text: json.loads(_plain(text))  # Any: JSON
@@ -496,7 +497,7 @@ def _object(value: Any, what: str) -> dict[str, Any]:  # Any: JSON or TOML
 
 
 def _plain(text: str) -> str:
-    """Return JSON without comments and commas before a closing bracket; all other characters keep their place."""
+    """Return JSON without comments and trailing commas; the other characters keep their positions."""
 
     def blank(found: re.Match[str]) -> str:
         return found[0] if found[0].startswith('"') else re.sub(r"[^\n]", " ", found[0])
@@ -505,7 +506,7 @@ def _plain(text: str) -> str:
 
 
 def _put(text: str, path: Sequence[str | int], value: Any) -> str:  # Any: JSON
-    """Return the text of a JSON object with this value at a path; all else is as it was."""
+    """Return the text of a JSON object with this value at a path, otherwise unchanged."""
     plain = _plain(text)
     at, stop = _after_space(plain, 0), len(plain)
     indent = re.search(r'\n([ \t]+)"', text)
@@ -527,7 +528,7 @@ def _put(text: str, path: Sequence[str | int], value: Any) -> str:  # Any: JSON
 
 
 def _members(plain: str, at: int) -> tuple[Mapping[str | int, tuple[int, int]], int]:
-    """Return the places of all values in the object or list that begins at `at`, by key, and that of its end."""
+    """Return the positions of all values in the object or list that begins at `at`, by key, and of its end."""
     read = json.JSONDecoder().raw_decode
     found: dict[str | int, tuple[int, int]] = {}
     is_object = plain[at] == "{"
@@ -550,7 +551,7 @@ def _after_space(plain: str, at: int) -> int:
 
 
 def _put_table(text: str, name: str, lines: Sequence[str]) -> str:
-    """Return the text of Codex's file with the lines of our table: in the place of our keys, or as a new table."""
+    """Return Codex's file with our table, updated in place or appended."""
     header = re.search(rf'^\[ *mcp_servers *\. *"?{re.escape(name)}"? *\][^\n]*(\n|$)', text, re.MULTILINE)
     if header is None:
         return f"{text.rstrip()}\n\n".lstrip() + "\n".join(lines) + "\n"

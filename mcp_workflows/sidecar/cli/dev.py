@@ -1,7 +1,7 @@
 """The command `mcp-workflows dev`: the sidecar, reloaded whenever its configuration is saved.
 
-Python code cannot be reloaded in place, so each version of a Python file is served by a process of its own. The process
-of `dev` only starts the others, and imports no more than it needs for that: each import would delay the first one.
+Python code cannot be reloaded in place, so each version of a Python file gets its own process. The process of `dev`
+only starts the others, and has few imports, as each would delay the first start.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mcp_workflows.sidecar.cli.options import (
 )
 
 _DEFAULT_ADDRESS = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
-_POLL_MS: Final = 200  # between two checks that the process has not ended
+_POLL_MS: Final = 200  # between two checks that the process still runs
 _STOP_WITHIN: Final = 2.0  # seconds; then the process is killed, and the next one continues its executions
 
 
@@ -60,7 +60,7 @@ def dev(
     if is_python(path) and not stdio:
         if not path.is_file():
             raise ConfigError(f"{path}: no such file")
-        bind(http).close()  # if the address is taken, no save helps
+        bind(http).close()  # if the address is in use, no restart helps
         words = ["serve", str(path), "--http", str(http), "--log-level", log_level.value]
         words += ["--parent", str(os.getpid()), *(["--unsafe-no-auth"] if unsafe_no_auth else [])]
         _restart_on_save(path.resolve().parent, [sys.executable, "-m", "mcp_workflows", *words])
@@ -72,7 +72,7 @@ def dev(
 
 def _restart_on_save(folder: Path, command: Sequence[str]) -> None:
     """Run the command, and restart it whenever a Python file in the folder is saved, until a signal ends `dev`."""
-    logging.getLogger("watchfiles").setLevel(logging.ERROR)  # it warns of Ctrl-C
+    logging.getLogger("watchfiles").setLevel(logging.ERROR)  # it warns about Ctrl-C
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.default_int_handler)
     process, is_reported = _start(command), False
@@ -101,13 +101,13 @@ def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Stop a process as Ctrl-C does; kill it after `_STOP_WITHIN`, or at a second Ctrl-C, and all that it started.
+    """Stop a process as Ctrl-C does; after `_STOP_WITHIN`, or at a second Ctrl-C, kill it with its children.
 
-    A process that a workflow has forked would keep the port open.
+    A process that a workflow forked would keep the port open.
     """
     process.send_signal(signal.SIGINT)
     with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
         process.wait(_STOP_WITHIN)
-    with suppress(ProcessLookupError, PermissionError):  # nothing is left; macOS says the latter of zombies
+    with suppress(ProcessLookupError, PermissionError):  # already ended; macOS raises the latter for zombies
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

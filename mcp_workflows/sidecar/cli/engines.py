@@ -1,4 +1,4 @@
-"""The commands `engines rebind`, for the identities of engines that tasks belong to, and `pause` and `resume`."""
+"""The commands `engines rebind`, for the engine identities in tasks, and `pause` and `resume`."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _change_pauses(
     *,
     is_checked: bool = False,
 ) -> None:
-    """Change pauses; `is_checked`: only of what is in the configuration. What was paused may have left it since."""
+    """Change pauses. `is_checked`: only for configured names; a pause can outlive its entry in the configuration."""
     log(LogLevel.ERROR)
     loaded = load_shared(config)
     given = [f"{kind} {name}" for kind, name in named.items() if name is not None]
@@ -125,10 +125,10 @@ def _change_pauses(
 
 
 async def _rebind(config: Config, old: str, new: str, *, yes: bool) -> int:
-    """Change the identity of rows, also of ended ones, as their keys still count; return their number.
+    """Change the identity of rows, including ended ones, whose keys still count; return their number.
 
     Raises:
-        OperatorError: no engine has the new identity, or nobody can be asked.
+        OperatorError: no engine has the new identity, or there is no terminal to ask.
     """
     adapters = {name: engine.kind(engine.settings) for name, engine in config.engines.items()}
     async with config.store.open() as store:
@@ -153,7 +153,7 @@ async def _rebind(config: Config, old: str, new: str, *, yes: bool) -> int:
 
 
 def _moved(task: Task, old: str, new: str) -> Task:
-    """Return the task with the new identity; a URL of the old host in its handle gets the new host."""
+    """Return the task with the new identity; in its handle, replace a URL's old host by the new one."""
     handle, hosts = task.handle, (_ORIGIN.match(old), _ORIGIN.match(new))
     if handle is not None and hosts[0] and hosts[1]:
         handle = re.sub(rf"{re.escape(hosts[0][1])}(?=[/?#\"]|$)", hosts[1][1], handle)

@@ -1,4 +1,4 @@
-"""The command `mcp-workflows events`: subscriptions to events by webhook, channels, and what is wrong with them."""
+"""The command `mcp-workflows events`: webhook subscriptions and channels, with their delivery problems."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ def retry(subscription_id: SubscriptionId, config: ConfigOption = DEFAULT_CONFIG
 
 
 async def _find(subscriptions: Subscriptions, name: str) -> tuple[Subscription, Deliveries | None]:
-    """Return the subscription with this id, or the only one whose id begins so.
+    """Return the subscription with this id, or the only one whose id begins with it.
 
     Raises:
-        OperatorError: there is none, or more than one, or it has ended.
+        OperatorError: no subscription or several match, or it has ended.
     """
     found = [each for each in await subscriptions.states() if each[0].id.startswith(name)]
     if len(found) != 1:
@@ -116,7 +116,8 @@ async def _find(subscriptions: Subscriptions, name: str) -> tuple[Subscription, 
 
 
 def _facts(found: Subscription, state: Deliveries | None) -> Mapping[str, Any]:  # Any: JSON
-    """Return what an operator may see: neither the secret nor the path and query of the URL, which may be one."""
+    """Return the facts for an operator, without the secret, and without the URL's path and query, which may be
+    secret."""
     why = trouble(found, state, utc_now())
     return {
         "id": found.id,
@@ -134,7 +135,7 @@ def _facts(found: Subscription, state: Deliveries | None) -> Mapping[str, Any]: 
 
 
 def _facts_of_channel(name: str, channel: NotificationChannel, state: Deliveries | None) -> Mapping[str, Any]:
-    """Return the same of a channel; what is pending is tried again."""
+    """Return the facts of a channel; pending events are retried."""
     fails = state is not None and state.failed_since is not None
     return {
         "channel": name,

@@ -1,4 +1,4 @@
-"""Text and JSON of tasks for the operator, with the statuses of MCP; arguments are never shown."""
+"""Tasks as text and JSON for the operator, with the statuses of MCP; arguments are never shown."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from mcp_workflows.tasks.results import failure_facts
 from mcp_workflows.wire.params import STATUS
 
 SHORT = 12  # characters of an id in a list, enough to identify it
-WIDEST = 24  # of a fact's name: a longer one (a question with a UUID) does not indent all the others
+WIDEST = 24  # of a fact's name: a longer one (a question with a UUID) does not indent the others
 UNCUT = 1_000_000  # columns: for a file, a pipe and --wide
-EXECUTION_SHARE = 5  # the part of a terminal's width that an execution's id may take, for the sake of messages
+EXECUTION_SHARE = 5  # divisor of a terminal's width: the maximum for an execution's id, to leave room for messages
 CUT_FIRST = frozenset({"TOOL", "EXECUTION", "MESSAGE"})  # the widest of these is cut first; the others stay whole
 HEADINGS = ("ID", "TOOL", "STATUS", "AGE", "EXECUTION", "MESSAGE")
 
@@ -50,7 +50,7 @@ def status_of(task: Task) -> TaskStatus:
 
 
 def message_of(task: Task) -> str:
-    """Return the task's message with its progress, or the reason of its failure."""
+    """Return the task's message with its progress, or the reason for its failure."""
     seen, progress = task.seen, task.seen.progress
     if seen.failure:
         return _plain(seen.failure.text)
@@ -65,7 +65,7 @@ def question_or_message(task: Task) -> str:
 
 
 def render_table(observed: Sequence[ObservedTask], width: int | None = None) -> str:
-    """Return a line for each task, for people and for `grep`; cut to so many columns if `width` is given."""
+    """Return a line per task, for people and for `grep`; cut to `width` columns if given."""
     rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
     for heading in HEADINGS:
         is_id = heading == "EXECUTION"
@@ -115,17 +115,17 @@ def render_task(observed: ObservedTask) -> str:
     text = render_facts({name: value for name, value in facts.items() if value})
     if seen.status is not Status.SUCCEEDED:
         return text
-    return f"{text}\nresult:\n{json.dumps(seen.output, indent=2)}"  # ASCII, so the terminal interprets nothing in it
+    return f"{text}\nresult:\n{json.dumps(seen.output, indent=2)}"  # ASCII: nothing for the terminal to interpret
 
 
 def facts_of_failure(task: Task) -> dict[str, str]:
-    """Return what is known of the failure of a task beside its text; empty if it has not failed."""
+    """Return the facts of a task's failure besides its text; empty if it has not failed."""
     facts = failure_facts(task.seen.failure) if task.seen.failure else {}
     return {f"error {name}": text for name, text in in_words(facts).items()}
 
 
 def in_words(facts: Mapping[str, JSON]) -> dict[str, str]:
-    """Return facts by name, each as it is if it is a text, or else as JSON."""
+    """Return facts by name as text; other values as JSON."""
     return {name: each if isinstance(each, str) else json.dumps(each) for name, each in facts.items()}
 
 
@@ -181,5 +181,5 @@ def _when(ahead: timedelta) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return the text of a workflow on one line, without control characters."""
+    """Return a workflow's text on one line, without control characters."""
     return harmless(text).replace("\n", " ")

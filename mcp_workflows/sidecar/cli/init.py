@@ -1,4 +1,4 @@
-"""The command `mcp-workflows init`: write a first workflows.yaml, or print a draft of what to add to one."""
+"""The command `mcp-workflows init`: write a first workflows.yaml, or print a draft of additions to one."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from mcp_workflows.sidecar.config.yaml import mapping_in
 from mcp_workflows.sidecar.engine_checks import described, one_workflow
 from mcp_workflows.tools.json_schema import did_you_mean
 
-MOST_LISTED: Final = 20  # workflows that are listed to choose from
-_SAMPLE: Final = "MyWorkflow"  # where no workflow has run yet
+MOST_LISTED: Final = 20  # workflows listed for selection
+_SAMPLE: Final = "MyWorkflow"  # an example, if no workflow has run yet
 _MCP: Final = "mcp"  # the adapter for MCP servers
 
 
@@ -128,12 +128,12 @@ def init(
 def _first_configuration(
     path: Path, engine: str | None, settings: Sequence[str], workflows: Sequence[str], *, asks: bool, yes: bool
 ) -> Sequence[str]:
-    """Return the lines of a configuration with one engine, by the options or by answers at the terminal.
+    """Return the lines of a configuration with one engine, from the options or from answers at the terminal.
 
-    Settings that may all be left out are tried before anybody is asked for them.
+    If all settings are optional, the engine is tried without them before the user is asked.
 
     Raises:
-        EngineUnavailable: the engine cannot list its workflows now, and none is named.
+        EngineUnavailable: the engine cannot list its workflows now, and no workflow is named.
     """
     asks = asks and not (engine and workflows)
     installed = installed_adapters()
@@ -183,7 +183,7 @@ def _presets(adapter: str) -> Collection[str]:
 
 
 def _first_settings(kind: type[Adapter], given: Mapping[str, JSON]) -> Mapping[str, str]:
-    """Return the settings to ask for, with their proposals; those of another preset are no proposals for this one."""
+    """Return the settings to ask for, with proposals; with another preset, the proposals do not apply."""
     if not isinstance(kind.tooling, Proposes):
         return {name: "" for name, field in kind.Settings.model_fields.items() if field.is_required()}
     proposals = kind.tooling.first_settings
@@ -210,13 +210,13 @@ def _settings(kind: type[Adapter], given: Mapping[str, JSON], *, asks: bool) -> 
 
 
 def _can_be_left_out(kind: type[Adapter], given: Mapping[str, JSON]) -> bool:
-    """Return whether the engine's own tools may know all settings that are asked for and not given."""
+    """True if the settings to ask for that are not given are all optional, as the engine's client may know them."""
     fields = kind.Settings.model_fields
     return not any(fields[name].is_required() for name in _first_settings(kind, given) if name not in given)
 
 
 def _setting(word: str) -> tuple[str, JSON]:
-    """Read `NAME=VALUE`; the value is JSON, or else text."""
+    """Parse `NAME=VALUE`; the value is JSON, or else text."""
     name, equals, text = word.partition("=")
     if not name or not equals:
         raise typer.BadParameter(f"{word!r} is not NAME=VALUE", param_hint="--set")
@@ -262,10 +262,10 @@ def _chosen(
 
 @contextmanager
 def _beside(path: Path, lines: Sequence[str]) -> Generator[Path]:
-    """Write the text to a temporary file in the same folder, to be read as the configuration would be.
+    """Write the text to a temporary file in the same folder, to be loaded like the configuration.
 
     Raises:
-        ConfigError: it is not valid, named by the final path; or it cannot be written.
+        ConfigError: the text is invalid (reported with the final path), or cannot be written.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -289,7 +289,7 @@ def _write(path: Path, lines: Sequence[str], *, force: bool) -> None:
 
 
 def _of_engine(config: Path, name: str, workflows: Collection[str]) -> Iterator[str]:
-    """Yield tools for the workflows of an engine that are not configured yet, with comment signs before the others."""
+    """Yield tools for an engine's workflows that are not configured yet; comment out those that are not chosen."""
     engines, tools = load_engines(existing(config, is_yaml=True), os.environ)
     if name not in engines:
         raise ConfigError(f"{config}: {no_engine(name, engines)}")
@@ -321,11 +321,11 @@ def _of_server(address: str, start: str | None) -> Iterator[str]:
 
 
 async def discover(engine: Engine, named: Collection[str]) -> Sequence[Discovered]:
-    """Return the workflows that were seen on the engine.
+    """Return the workflows seen on the engine.
 
     Raises:
-        ConfigError: its adapter cannot list them.
-        EngineError: the engine gives no answer.
+        ConfigError: the adapter cannot list them.
+        EngineError: the engine does not reply.
     """
     adapter = engine.kind(engine.settings)
     tooling = adapter.tooling

@@ -21,7 +21,7 @@ from mcp_workflows.sidecar.cli.app import app
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST = 40
 _FILES = "new_adapter_files"  # templates in Python and TOML with $placeholders, so their names end in .txt
-_MODULE = "module"  # the folder that gets the package's own name
+_MODULE = "module"  # the folder that gets the package's name
 
 NEXT_STEPS = """\
 {path}: written
@@ -71,7 +71,7 @@ def write_package(folder: Path, values: Mapping[str, str]) -> None:
 
 
 def _filled(source: Traversable, place: Path, values: Mapping[str, str]) -> Mapping[Path, str]:
-    """Return the files under a folder of templates by their places in the package."""
+    """Return the files in a folder of templates, by their paths in the package."""
     found: dict[Path, str] = {}
     for entry in source.iterdir():
         if entry.is_dir():

@@ -1,4 +1,4 @@
-"""The command `mcp-workflows print`: schemas, permissions, presets and more, on standard output."""
+"""The commands `print` and `skills`."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def write_skills(
 
 
 def _chosen(config: Config, name: str | None) -> Engine:
-    """Return the engine of this name; without a name, the only engine that has policies."""
+    """Return the engine with this name; without a name, the only engine that has policies."""
     engines = config.engines
     if name is not None and name not in engines:
         raise ConfigError(no_engine(name, engines))

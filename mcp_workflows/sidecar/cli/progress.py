@@ -1,4 +1,4 @@
-"""The progress of a call, on standard error; standard output has the result alone."""
+"""The progress of a call, on standard error; standard output contains only the result."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from mcp_workflows.adapter import Status
 from mcp_workflows.sidecar.cli.app import harmless
 from mcp_workflows.wire.params import status_message
 
-if TYPE_CHECKING:  # a second, which commands without a client do not need
+if TYPE_CHECKING:  # imported in a second, which commands without a client avoid
     from mcp_workflows.client import TaskState
 
-MAX_WAITING = 20  # lines: after a long prompt, the last so many are shown
-INTERRUPTED = 130  # the exit code by which shells report Ctrl-C
+MAX_WAITING = 20  # lines: after a long prompt, only the last ones are shown
+INTERRUPTED = 130  # the exit code that shells report for Ctrl-C
 _PAGE = "mcp-workflows/url"
 _STEPS = "mcp-workflows/steps"
 
@@ -38,10 +38,10 @@ class Screen:
         self._has_page = False  # the engine's page of the task was shown
         self._last = ""
         self._is_still = False
-        self._waiting: deque[str] = deque(maxlen=MAX_WAITING)  # lines to show when the prompt is closed
+        self._waiting: deque[str] = deque(maxlen=MAX_WAITING)  # lines to show after the prompt is closed
         self.task_id: str | None = None
         self.followed = False  # a live task was seen
-        self.heard_at = 0.0  # when the last state arrived, by the clock of the event loop
+        self.heard_at = 0.0  # when the last state arrived, on the event loop's clock
 
     @property
     def asks(self) -> bool:
@@ -57,9 +57,9 @@ class Screen:
         for step in meta.get(_STEPS) or ():
             if step["status"] != Status.RUNNING:
                 self._once(f"{'':<15} {step['name']}: {step['status']}")
-        word = "failed" if (state.result or {}).get("isError") else state.status  # to MCP such a task is completed
+        word = "failed" if (state.result or {}).get("isError") else state.status  # in MCP such a task is completed
         self._line(f"{word:<15} {state.status_message or ''}".rstrip())
-        if (page := meta.get(_PAGE)) and not self._has_page:  # each run of a chain has a page of its own
+        if (page := meta.get(_PAGE)) and not self._has_page:  # each run of a chain has its own page
             self._has_page = True
             self._note_later(f"{'see':<15} {page}")
 
@@ -73,7 +73,7 @@ class Screen:
         self._console.print(harmless(text), markup=False)
 
     def lost(self) -> None:
-        """Show that the connection is lost; again only after another line."""
+        """Show that the connection is lost; repeat this only after another line."""
         self._line("connection lost, retrying")
 
     def _once(self, text: str) -> None:
@@ -82,7 +82,7 @@ class Screen:
             self._note_later(text)
 
     def _note_later(self, text: str) -> None:
-        """Show a line; during a prompt, after it."""
+        """Show a line, or after the prompt if one is open."""
         if self._is_still:
             self._waiting.append(text)
         else:
@@ -112,7 +112,7 @@ class Screen:
 
     @contextmanager
     def still(self) -> Generator[None]:
-        """Show nothing but notes while a person types."""
+        """Show only notes while a person types."""
         moving = self._progress
         if moving:
             moving.stop()
@@ -135,7 +135,7 @@ class Screen:
                 typed = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
             else:
                 await anyio.wait_readable(sys.stdin)
-                typed = sys.stdin.readline()  # a terminal is readable with a whole line
+                typed = sys.stdin.readline()  # a terminal is readable once a line is complete
         finally:
             if not typed:  # end the line of the prompt, where the cursor still is
                 self._console.print()

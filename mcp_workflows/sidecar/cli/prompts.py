@@ -1,4 +1,4 @@
-"""Answers to questions of workflows on the command line: by flags, or by a person at the terminal."""
+"""Answers to workflows' questions on the command line: from flags, or from a person at the terminal."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from mcp_workflows.tools.questions import (
     yes_no_field,
 )
 
-MAX_SAME_ANSWERS: Final = 20  # to questions of one text, so that a flag cannot answer for ever
-_ACCEPT: Final = "accept"  # the field for the consent to a question that has none but a reason
+MAX_SAME_ANSWERS: Final = 20  # to questions with one text, so that a flag cannot answer endlessly
+_ACCEPT: Final = "accept"  # the field for consent to a question without fields other than a reason
 _DECISIONS: Final = ("Approve", "Decline")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """A response to a question, with the fields of MCP's `ElicitResult`, which takes half a second to import."""
+    """A response to a question, with the fields of MCP's `ElicitResult`, whose import takes half a second."""
 
     action: Literal["accept", "decline", "cancel"]
     content: Mapping[str, Any] | None = None  # Any: JSON
 
     @property
     def sent(self) -> Mapping[str, Any]:
-        """The response as MCP sends it."""
+        """The response in MCP's format."""
         return {"action": self.action} | ({} if self.content is None else {"content": dict(self.content)})
 
 
@@ -50,19 +50,19 @@ _REFUSALS: Mapping[str, Response] = {"!decline": Response(action="decline"), "!c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingQuestion:
-    """One question that a person can answer."""
+    """A question that a person can answer."""
 
     message: str = ""
     schema: Schema | None = None  # None: the question is a page to open
     url: str = ""
-    key: str | None = None  # None where the protocol has none
+    key: str | None = None  # None where the protocol has no keys
     name: str | None = None  # in the configuration
     can_decline: bool = True
-    label: str = ""  # among the open questions of a task; empty: it is asked by itself
+    label: str = ""  # among the open questions of a task; empty: asked alone
 
     @property
     def stem(self) -> str:
-        """The readable name (`approve` of `approve.17`); empty if the key is only unique."""
+        """The readable name (`approve` of `approve.17`); empty if the key is merely unique."""
         stem = self.name or (self.key or "").partition(".")[0]
         return stem if self.name or stem.isidentifier() else ""
 
@@ -74,7 +74,7 @@ class PendingQuestion:
 
     @property
     def form(self) -> Schema:
-        """The schema of the answer; of a question without fields, or with a reason alone, it has the consent, too."""
+        """The schema of the answer. Without fields, or with a reason only, it also has a field for consent."""
         if self.schema is None or not self.is_agreement:
             return self.schema or {}
         properties = {_ACCEPT: {"type": "boolean", "title": "Accept"}, **self.schema.get("properties", {})}
@@ -82,12 +82,12 @@ class PendingQuestion:
 
     @property
     def is_agreement(self) -> bool:
-        """True if it asks for no field but a reason: the person only accepts or declines."""
+        """True if its only possible field is a reason: the person just accepts or declines."""
         return self.schema is not None and not self.schema.get("properties", {}).keys() - {REASON}
 
     @property
     def decision(self) -> str | None:
-        """The field that is yes or no, if the question asks for nothing else but a reason."""
+        """The yes-or-no field, if the question has no other field than a reason."""
         lone = yes_no_field(self.form)
         return lone if lone in self.form.get("required", ()) else None
 
@@ -98,7 +98,7 @@ class PendingQuestion:
         return found
 
     def is_called(self, word: str) -> bool:
-        """Return whether a word names the question: its label, its name, or its key up to a dot."""
+        """True if a word names the question: its label, its name, or its key up to a dot."""
         return word in {self.label, self.stem} - {""} or is_called(word, self.key, {"_meta": {NAME_META: self.name}})
 
     def field_of(self, path: str) -> str | None:
@@ -109,18 +109,18 @@ class PendingQuestion:
         return path if path in self.fields else None
 
     def paths(self, missing: Sequence[str] = ()) -> Sequence[str]:
-        """Return the words that answer the missing fields, or those that are required, or the first one."""
+        """Return the words that answer the missing fields, or the required ones, or the first one."""
         name = self.label or self.stem
         wanted = missing or self.form.get("required") or list(self.fields)[:1]
         return [f"{name}.{field}" if name and name != field else field for field in wanted]
 
 
 Hint = Callable[[PendingQuestion, Sequence[str]], str]
-"""A function to the text that says what to type for the missing fields, where nobody can be asked."""
+"""Returns what to type for the missing fields, if there is no terminal to ask at."""
 
 
 class Answers:
-    """Answers questions one at a time, from the flags first, and then by asking at the terminal."""
+    """Answers questions one at a time: from the flags first, then by asking at the terminal."""
 
     def __init__(
         self, flags: Sequence[Pair], declined: Sequence[str], screen: Screen, hint: Hint | None = None
@@ -131,7 +131,7 @@ class Answers:
         self._hint = hint or self._flags_for
         self._turn = anyio.Lock()
         self._used: set[str] = set()
-        self._known: set[str] = set()  # all that flags could have named in the questions so far
+        self._known: set[str] = set()  # all names that flags could have used in the questions so far
         self._counts: dict[str, int] = {}
 
     @property
@@ -141,10 +141,10 @@ class Answers:
         return [flag + did_you_mean(flag, self._known) for flag in flags if flag not in self._used]
 
     def check(self, asks: Mapping[str, frozenset[str]]) -> None:
-        """Check the flags against the questions that a tool is known to ask, given by name with their fields.
+        """Check the flags against a tool's known questions, given by name with their fields.
 
-        Its workflow may ask more than that. So a flag is wrong only if it names one of these questions and none of its
-        fields, or if it is close to one that no other flag names.
+        The workflow may ask more questions. So a flag is wrong only if it names one of these questions but none of its
+        fields, or if it is close to a field that no other flag names.
 
         Raises:
             WrongUsage: a flag is wrong; the message suggests another.
@@ -168,7 +168,7 @@ class Answers:
         """Answer one question.
 
         Raises:
-            WrongUsage: no flag answers it and nobody can be asked, or a flag does not fit it.
+            WrongUsage: no flag answers it and there is no terminal, or a flag does not fit it.
         """
         async with self._turn:
             self._known |= set(question.fields)
@@ -204,10 +204,10 @@ class Answers:
         return self._reported(question, Response(action="accept", content=content))
 
     def from_flags(self, question: PendingQuestion) -> dict[str, Any]:  # Any: JSON
-        """Return the answers of flags to this question, with the form's defaults; empty if no flag answers it.
+        """Return the flags' answers to this question, with the form's defaults; empty if no flag answers it.
 
         Raises:
-            WrongUsage: a value is not of the field's type.
+            WrongUsage: a value does not have the field's type.
         """
         found: dict[str, Any] = {}
         for flag in self._flags:
@@ -250,7 +250,7 @@ class Answers:
 
 
 async def _ask(question: PendingQuestion, known: Mapping[str, Any], screen: Screen) -> Response:
-    """Ask for each field that is not known, and return the answer that the person gives."""
+    """Ask for each unknown field, and return the person's answer."""
     content, decision = dict(known), question.decision
     others = "!cancel to leave it open" if decision else f"{' or '.join(_REFUSALS)} to refuse"
     screen.note(f"? {question.title}\n  ({others})")
@@ -282,12 +282,12 @@ async def _ask(question: PendingQuestion, known: Mapping[str, Any], screen: Scre
 
 
 def _declined(content: Mapping[str, Any]) -> Response:  # Any: JSON
-    """Return the refusal, with its reason if there is one."""
+    """Return the refusal, with its reason if given."""
     return Response(action="decline", content=content or None)
 
 
-class _Field(PromptBase[Any]):  # Any: JSON; None: left out
-    """One field of a form: rich renders it, and its schema converts and validates what is typed."""
+class _Field(PromptBase[Any]):  # Any: JSON; None: omitted
+    """One field of a form: rich renders it, and its schema converts and validates the input."""
 
     def __init__(self, name: str, schema: Schema, *, required: bool) -> None:
         self.name, self.schema = name, schema
@@ -300,7 +300,7 @@ class _Field(PromptBase[Any]):  # Any: JSON; None: left out
         super().__init__(Text(harmless(f"  {about}{f' ({name})' if about != name else ''} [{kind}{rest}]")))
 
     def process_response(self, value: str) -> Any:  # Any: see above
-        """Return the value; a choice may be given by its number, several with commas."""
+        """Return the value. A choice may be given by its number; several are separated by commas."""
         if not value and self.may_be_empty:
             return self.schema.get("default")
         if not value:
@@ -324,7 +324,7 @@ class _Field(PromptBase[Any]):  # Any: JSON; None: left out
 
 
 class _Decision(_Field):
-    """A lone yes or no: two choices with the names of the buttons of the task view."""
+    """A single yes or no: two choices named like the buttons of the task view."""
 
     def __init__(self, name: str, schema: Schema, *, required: bool, has_no: bool) -> None:
         super().__init__(name, schema, required=required)
@@ -339,11 +339,11 @@ class _Decision(_Field):
         return bool(super().process_response(words.get(chosen, value)))
 
 
-# --- questions as MCP sends them
+# --- questions in MCP's format
 
 
 def question_of(key: str | None, params: Mapping[str, Any], name: str | None = None) -> PendingQuestion | None:
-    """Return the question in the params of an elicitation; None: in another format, so that no client can answer it."""
+    """Return the question in the params of an elicitation; None for another format, which no client can answer."""
     message, url, schema = params.get("message"), params.get("url"), params.get("requestedSchema")
     if not isinstance(message, str):
         return None
@@ -353,7 +353,7 @@ def question_of(key: str | None, params: Mapping[str, Any], name: str | None = N
     return replace(question, schema=schema) if _is_form(schema) else None
 
 
-def _is_form(schema: Any) -> TypeGuard[Schema]:  # Any: JSON of a stranger
+def _is_form(schema: Any) -> TypeGuard[Schema]:  # Any: untrusted JSON
     try:
         form = check_schema(schema) if is_object(schema) else {}
     except ValueError:
@@ -375,10 +375,10 @@ def open_questions(task: Task) -> Sequence[PendingQuestion]:
 def named_question(
     questions: Sequence[PendingQuestion], words: Sequence[str], command: Callable[[PendingQuestion], str]
 ) -> PendingQuestion:
-    """Return the open question that the words name: names of it, and `NAME.FIELD=VALUE` of its fields.
+    """Return the open question that the words name: by its names, and by `NAME.FIELD=VALUE` of its fields.
 
     Raises:
-        WrongUsage: they name none, or more than one.
+        WrongUsage: they match none, or several.
     """
     left = list(questions)
     for word in words:

@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 _CHECK_PARENT_EVERY: Final = 0.5  # seconds
 _COLLECTIONS: Final = (10_000, 20, 100)
-"""The thresholds of `gc.set_threshold`: a young generation of that many objects takes some 20 ms at most."""
+"""The thresholds of `gc.set_threshold`: collecting a young generation of this size takes at most about 20 ms."""
 
 
 def check_exposure(http: Address | None, config: Config, *, unsafe_no_auth: bool) -> None:
-    """Refuse or warn if the address gives access to more people than the configuration allows."""
+    """Refuse or warn if the address is reachable by more people than the configuration allows."""
     refuse_remote_callers(http, config, unsafe_no_auth)
     refuse_shared_single_user(http, config)
     warn_of_remote_callers(http, config)
@@ -51,7 +51,7 @@ def check_exposure(http: Address | None, config: Config, *, unsafe_no_auth: bool
 
 
 def refuse_remote_callers(http: Address | None, config: Config, unsafe_no_auth: bool) -> None:
-    """Raise `ConfigError` if other machines can reach a server without authentication, unless that is wanted."""
+    """Raise `ConfigError` if other machines can reach a server without authentication, unless that is intended."""
     auth = config.server.auth
     if http and auth is not None and unsafe_no_auth:
         raise ConfigError("--unsafe-no-auth turns authentication off, and server.auth turns it on: remove one")
@@ -70,7 +70,7 @@ def refuse_remote_callers(http: Address | None, config: Config, unsafe_no_auth: 
 
 
 def warn_of_remote_callers(http: Address | None, config: Config) -> None:
-    """Warn of open access and of unencrypted tokens."""
+    """Warn about open access and unencrypted tokens."""
     if http is None or is_loopback(http.host):
         return
     if config.server.auth is None:
@@ -115,7 +115,7 @@ def _who_is_let_in(http: Address | None, config: Config) -> str:
 
 
 def refuse_shared_single_user(http: Address | None, config: Config) -> None:
-    """Raise `ConfigError` if other machines can reach a server that takes all callers for one user."""
+    """Raise `ConfigError` if other machines can reach a server that treats all callers as one user."""
     if http and config.server.single_user and not is_loopback(http.host):
         raise ConfigError(
             f"server.single_user makes everybody one user, and {http.host} is reachable from other machines: listen on "
@@ -124,7 +124,7 @@ def refuse_shared_single_user(http: Address | None, config: Config) -> None:
 
 
 def warn_of_hidden_tools(http: Address | None, config: Config) -> None:
-    """Warn of tools that no client sees: they cannot be tools, or need identified callers and nobody is identified."""
+    """Warn about tools that no client sees: they are invalid, or need identified callers where all are anonymous."""
     for problem in config.not_offered:
         logger.warning("not offered: %s", problem)
     watching = [tool.name for tool in config.tools if tool.kind is Kind.WATCH]
@@ -137,17 +137,17 @@ def warn_of_hidden_tools(http: Address | None, config: Config) -> None:
 
 
 def collect_rarely() -> None:
-    """Make the garbage collector stop the event loop rarely and briefly.
+    """Make garbage collections interrupt the event loop rarely and briefly.
 
-    10,000 listeners hold half a million objects. A full collection looks at all of them for 0.3 s, and Python's own
-    thresholds make one every few seconds. Of what is loaded now nothing is garbage later, so it is never looked at.
+    10,000 listeners keep half a million objects. A full collection scans all of them in 0.3 s, and Python's default
+    thresholds run one every few seconds. The objects loaded so far are never garbage, so they are frozen.
     """
     gc.freeze()
     gc.set_threshold(*_COLLECTIONS)
 
 
 def serve_reloading(config: Path, http: Address | None, *, unsafe_no_auth: bool) -> None:
-    """Serve, and reload a configuration whenever it is saved; a Python file is never reloaded in place."""
+    """Serve, and reload the configuration whenever it is saved; a Python file is never reloaded in place."""
     out = private_stdout() if http is None else None
     loaded = load(config)
     check_exposure(http, loaded, unsafe_no_auth=unsafe_no_auth)
@@ -160,7 +160,8 @@ def serve_reloading(config: Path, http: Address | None, *, unsafe_no_auth: bool)
 
 
 def _end_with(parent: int) -> None:
-    """End this process, as Ctrl-C does, once its parent has ended: `dev` may be killed, and the port must be free."""
+    """End this process, as Ctrl-C does, once its parent has ended: `dev` may be killed, and the port must become
+    free."""
     while os.getppid() == parent:
         time.sleep(_CHECK_PARENT_EVERY)
     os.kill(os.getpid(), signal.SIGINT)
@@ -193,7 +194,7 @@ def serve(
         threading.Thread(target=_end_with, args=(parent,), daemon=True, name="watch of the parent").start()
     log(log_level)
     out = private_stdout() if http is None else None  # before the user's modules print
-    gc.disable()  # adapters and the user's modules are imported, which leaves no garbage
+    gc.disable()  # imports of adapters and the user's modules leave no garbage
     try:
         loaded = load(either(config, option))
     finally:

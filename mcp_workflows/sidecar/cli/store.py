@@ -1,4 +1,4 @@
-"""The commands `mcp-workflows store ...`: keys of encryption, tables, copies."""
+"""The commands `mcp-workflows store ...`: encryption keys, tables, copies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rekey(config: ConfigArgument = None, option: ConfigInstead = None) -> None:
 
 
 async def _rekey(settings: StoreSettings) -> tuple[int, Rekeyed]:
-    """Return the number of rewritten rows, and the last report with the sum of the unreadable ones."""
+    """Return the number of rewritten rows, and the last report with the total of unreadable ones."""
     if settings.encryption is None:
         raise OperatorError(
             "the store has no encryption keys: set them first, store: {url: ..., encryption: {keys: [...]}}"

@@ -56,7 +56,7 @@ from mcp_workflows.units import parse_duration, utc_now
 
 T = TypeVar("T")
 
-ENGINE_TIMEOUT = 5.0  # seconds for one call to an engine, because a person waits
+ENGINE_TIMEOUT = 5.0  # seconds for one call to an engine, as a person waits
 _ANSWERED = {"accept": "answered", "decline": "declined", "cancel": "put aside"}
 ENDED = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
 
@@ -248,7 +248,7 @@ def track(
 
 
 def _run(config: Path, do: Callable[[Operator, Config], Awaitable[T]]) -> T:
-    """Do something as the operator of a configuration."""
+    """Run a function as the operator of a configuration."""
     log(LogLevel.ERROR)
     loaded = load_shared(config)
     exporters = exporters_of(loaded, printing=True)
@@ -267,13 +267,13 @@ def _run(config: Path, do: Callable[[Operator, Config], Awaitable[T]]) -> T:
 
 
 def answer_command(task_id: str, question: PendingQuestion, config: Path) -> str:
-    """Return the command that answers a question, with VALUE in the place of each required value."""
+    """Return the command that answers a question, with VALUE for each required value."""
     pairs = [f"{path}=VALUE" for path in question.paths()]
     return command_line("tasks", "answer", task_id, *(pairs or [question.label]), config=config)
 
 
 def _commands(observed: ObservedTask, config: Config, file: Path) -> Sequence[str]:
-    """Return the commands to run next, ready to be pasted; none if this program cannot help."""
+    """Return the commands to run next, ready to paste; none if this program cannot help."""
     task = observed.task
     if task.ended:
         return []
@@ -298,7 +298,7 @@ def _outcome(observed: ObservedTask, *, terminate: bool) -> str:
 
 
 def _now(observed: ObservedTask) -> str:
-    """Return the task's status and message for the end of a sentence."""
+    """Return the task's status and message, to end a sentence."""
     state, said = status_of(observed.task).value, question_or_message(observed.task)
     return state if said in ("", state) else f"{state}, {said}"
 

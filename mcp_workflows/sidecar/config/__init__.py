@@ -1,1 +1,1 @@
-"""The configuration, workflows.yaml: its text, its models, and messages about mistakes in it."""
+"""The configuration, workflows.yaml: its text, its models, and messages about errors in it."""

@@ -1,4 +1,4 @@
-"""Drafts of a configuration: of workflows that were seen on an engine, and of a Python file with workflows."""
+"""Drafts of a configuration: from workflows seen on an engine, and from a Python file with workflows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PLAIN = re.compile(r"[A-Za-z][\w-]*")
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _INPUT = "{type: object, properties: {order_id: {type: string}}, required: [order_id]}"
 _SECOND = timedelta(seconds=1)
-_UNITS = (  # the least value for each unit
+_UNITS = (  # the minimum value for each unit
     (7200 * _SECOND, 3600 * _SECOND),
     (120 * _SECOND, 60 * _SECOND),
     (_SECOND, _SECOND),
@@ -37,16 +37,16 @@ _YAML_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y",
 
 
 def tool_name(workflow: str, taken: Set[str]) -> str:
-    """Return a name for the tool of a workflow that no other tool has: `FulfilOrder` -> `fulfil_order`."""
+    """Return a unique name for the tool of a workflow: `FulfilOrder` -> `fulfil_order`."""
     name = "_".join(word.lower() for word in _WORDS.findall(workflow))[:MAX_NAME] or "workflow"
     numbered = (f"{name[: MAX_NAME - 4]}_{number}" for number in range(2, len(taken) + 3))
     return next(each for each in (name, *numbered) if each not in taken)
 
 
 def draft_engine(adapter: str, settings: Mapping[str, JSON], *, name: str | None = None) -> Iterator[str]:
-    """Yield the lines of an `engines` section with one engine; `${...}` in settings stays.
+    """Yield the lines of an `engines` section with one engine; `${...}` in settings is kept.
 
-    `name` is the engine's; it is named after its adapter without one.
+    `name` is the engine's name; by default, that of its adapter.
     """
     yield "# Workflows as MCP tools. `mcp-workflows check` tests this file, `mcp-workflows serve` serves it."
     yield "engines:"
@@ -57,7 +57,7 @@ def draft_engine(adapter: str, settings: Mapping[str, JSON], *, name: str | None
 
 
 def _setting(name: str, value: JSON, indent: str) -> Iterator[str]:
-    """Yield the lines of a setting: a mapping of mappings over several lines, anything else on one."""
+    """Yield the lines of a setting: a mapping of mappings over several lines, any other value on one."""
     inner: Mapping[str, JSON] = cast("Mapping[str, JSON]", value) if isinstance(value, Mapping) else {}
     if not any(isinstance(each, Mapping) for each in inner.values()):
         yield f"{indent}{_scalar(name)}: {_substituted(value)}"
@@ -127,7 +127,7 @@ def _without_input(found: Discovered) -> Discovered:
 
 
 def summary(found: Discovered) -> str:
-    """Return how often a workflow was seen, how long it usually takes, and whether others start it."""
+    """Return how often a workflow was seen, its usual duration, and whether other workflows start it."""
     if not found.executions:
         return "no execution seen"
     usual = [f"usually {_rounded(found.usual)}"] if found.usual is not None else []
@@ -137,7 +137,7 @@ def summary(found: Discovered) -> str:
 
 
 def _rounded(value: timedelta) -> str:
-    """Return a duration in whole units that fit it: 40ms, 52s, 90s, 3m, 2h."""
+    """Return a duration in whole units of a suitable size: 40ms, 52s, 90s, 3m, 2h."""
     unit = next(unit for least, unit in _UNITS if value >= least)
     return write_duration(unit * round(value / unit))
 
@@ -147,7 +147,7 @@ def _count(number: int, what: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a name as it stands in a line: as JSON if it has line feeds or other control characters."""
+    """Return a name for use in a line: as JSON if it contains line feeds or other control characters."""
     return text if text.isprintable() else json.dumps(text)
 
 
@@ -163,10 +163,10 @@ def _substituted(value: JSON) -> str:
 
 
 def draft_python(path: Path) -> tuple[str, Sequence[str]]:
-    """Return the configuration of a Python file, with a tool for each workflow, and why others are no tools.
+    """Return the configuration of a Python file, with a tool per valid workflow, and the problems of the others.
 
     Raises:
-        ConfigError: the adapter is not installed, or the file cannot be used; the message has the file and the line.
+        ConfigError: the adapter is not installed, or the file is unusable; the message has the file and line.
     """
     drafted = _read(path)
     text, _, problems = _usable(path, drafted, os.environ)
@@ -174,7 +174,7 @@ def draft_python(path: Path) -> tuple[str, Sequence[str]]:
 
 
 def load_python(path: Path, environ: Mapping[str, str]) -> Config:
-    """Load the configuration of a Python file; a workflow that cannot be a tool is in `not_offered`.
+    """Load the configuration of a Python file; workflows that cannot be tools are in `not_offered`.
 
     Raises:
         ConfigError: see `draft_python`.
@@ -191,7 +191,8 @@ def _read(path: Path) -> DraftedEngine:
 
 
 def _usable(path: Path, drafted: DraftedEngine, environ: Mapping[str, str]) -> tuple[str, Config, Sequence[str]]:
-    """Return the configuration with the workflows that can be tools, as text too, and the problems of the others."""
+    """Return the configuration of the workflows that can be tools, as text and loaded, and the problems of the
+    others."""
 
     def written(workflows: Sequence[Discovered]) -> tuple[str, Config]:
         head = draft_engine(_ADAPTER, drafted.settings, name=drafted.name)

@@ -1,4 +1,4 @@
-"""The configuration together with the files that it includes, as one source that knows the origin of its values."""
+"""The configuration and its included files, composed into one source that knows the origin of each value."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from mcp_workflows.tools.tool import missing_need
 
 MAX_NAME = 64
 REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-COMPOSED = ("include", "defaults", "rules")  # sections that the composed configuration does not have
+COMPOSED = ("include", "defaults", "rules")  # sections that the composed configuration lacks
 POLICY = frozenset({"allow", "allow_answer", "allow_cancel", "limits"})
-"""Settings of a tool that an included file cannot have: permissions and limits."""
-_QUESTIONS = "questions"  # merged by name, so that a tool cannot leave out a question that the platform asks
+"""Settings of a tool that an included file must not contain: permissions and limits."""
+_QUESTIONS = "questions"  # merged by name, so that a tool cannot drop a question that the platform asks
 _TEXT = {"type": "string"}
 _ONE_OR_MORE = WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]})
-Settings: TypeAlias = Mapping[str, Any]  # Any: any JSON value, for the models to check
+Settings: TypeAlias = Mapping[str, Any]  # Any: any JSON value, validated by the models
 Origins: TypeAlias = Mapping[Where, tuple[Source, Where]]
 
 
 class Include(BaseModel):
-    """Some files with tools, and the engines that they may use. A glob alone will do for files of your own."""
+    """Files with tools, and the engines that they may use. For your own files, a glob alone is enough."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
@@ -50,7 +50,7 @@ class Include(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ToolEntry:
-    """One tool as it is written in one of the files."""
+    """One tool as written in one of the files."""
 
     name: str  # with its namespace
     source: Source
@@ -61,13 +61,13 @@ class _ToolEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """The `defaults` under every tool, and the `rules` over those whose names match."""
+    """The `defaults` below every tool, and the `rules` above those with matching names."""
 
     defaults: Settings = field(default_factory=dict[str, Any])
     rules: Mapping[str, Settings] = field(default_factory=dict[str, Settings])
 
     def over(self, name: str, found: Settings, *, known: Collection[str]) -> Settings:
-        """Return the settings of a tool that is in no file, with the known ones of these layers."""
+        """Return the settings of a tool that is in no file, with the known keys of these layers."""
         nowhere = Source(path=Path(), data={}, lines={}, substitutions=(), problems=(), unreadable=frozenset())
         layers = [self.defaults, *(self.rules[pattern] for pattern in self.rules_for(name))]
         below, *above = ({key: value for key, value in layer.items() if key in known} for layer in layers)
@@ -80,17 +80,17 @@ class Layers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComposedConfig:
-    """The configuration with all that it includes."""
+    """The configuration with its included files."""
 
     source: Source
-    engines: Mapping[str, frozenset[str]]  # that a tool may use, by tool; others may use all
+    engines: Mapping[str, frozenset[str]]  # the engines that a tool may use, by tool; other tools may use all
     layers: Layers
     unused_rules: Sequence[str] = ()  # patterns of rules that match no tool
     includes: bool = False
 
 
 def is_schema_file(reference: str) -> bool:
-    """Return whether a reference names a file with a schema, and not a workflow in code."""
+    """True if a reference names a schema file, not a workflow in code."""
     return reference.endswith(".json") or reference.startswith((".", "/"))
 
 
@@ -114,12 +114,12 @@ def files_in(path: Path, patterns: Sequence[str]) -> Sequence[Path]:
 
 
 def _files_for(config: Path, pattern: str) -> Sequence[Path]:
-    """Return the files that a glob of this configuration matches, sorted by name; hidden ones only if it names them.
+    """Return the files that a glob of this configuration matches, sorted by name; hidden files only if it names them.
 
     Symbolic links must stay in its folder, so that reviewers of that folder see all files that a team can change.
 
     Raises:
-        ConfigError: it leads out of the folder, or there is no such file.
+        ConfigError: the glob leads outside the folder, or matches no file.
     """
     folder = config.parent
     if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
@@ -135,9 +135,9 @@ def _files_for(config: Path, pattern: str) -> Sequence[Path]:
 
 
 def read_config(path: Path, environ: Mapping[str, str], *, text: str | None = None) -> ComposedConfig:
-    """Read workflows.yaml and all that it includes; the problems of these files are among its problems.
+    """Read workflows.yaml and its included files; their problems are among the problems of the source.
 
-    With `text`, read that as if it were the file.
+    With `text`, parse that instead of the file's content.
 
     Raises:
         ConfigError: one of the files cannot be read or parsed at all.
@@ -227,13 +227,13 @@ def _included(report: Report, source: Source, problems: list[Problem]) -> Iterat
 
 
 def _tools_in(report: Report, config: Path) -> Iterator[tuple[str, Where, object]]:
-    """Yield the tools of an included file, without what it may not say, which is reported."""
+    """Yield the tools of an included file; report forbidden parts and leave them out."""
     data = report.source.data
     for key in data.keys() - {"tools"}:
         text = "an included file may have tools only"
         report.add((key,), f"{text}; put this in {config.name}, which includes it")
     for where, wrong in find_mistakes({"tools": data.get("tools")}):
-        if where[-1] not in POLICY:  # which is an error anyway
+        if where[-1] not in POLICY:  # an error in any case
             report.add(where, wrong)
     tools = mapping_in(data.get("tools"))
     if not tools:
@@ -255,14 +255,14 @@ def _tools_in(report: Report, config: Path) -> Iterator[tuple[str, Where, object
 
 
 def _schema_file(reference: str, folder: Path, config: Path) -> str:
-    """Return the reference to a schema beside the file that names it, from the folder of the configuration on.
+    """Return the reference to a schema file, relative to the configuration's folder instead of the referring file's.
 
     Raises:
-        ConfigError: it leads out of the folder, or is code.
+        ConfigError: it leads outside the folder, or is code.
     """
     if not is_schema_file(reference):
         if not REFERENCE.fullmatch(reference):
-            return reference  # which is an error in any file
+            return reference  # an error in any file
         raise ConfigError(
             f"{reference} is code, which an included file cannot run: write out the schema, or name a file"
         )
@@ -273,10 +273,10 @@ def _schema_file(reference: str, folder: Path, config: Path) -> str:
 
 
 def _merge(layers: Sequence[tuple[Source, Where, Settings]]) -> tuple[Settings, Origins]:
-    """Merge settings, later layers over earlier ones, and return them with the origin of each.
+    """Merge settings, later layers over earlier ones; return them with the origin of each.
 
-    A setting is taken whole from the uppermost layer, but questions by their names. One of the first layer, the
-    defaults, is left out where it does not count.
+    The uppermost layer with a setting sets it as a whole, except that questions are merged by name. A setting of the
+    first layer, the defaults, is omitted where it has no effect.
     """
     values: dict[str, Any] = {key: None for layer in (*layers[1:], layers[0]) for key in layer[2]}
     origins: dict[Where, tuple[Source, Where]] = {}

@@ -1,4 +1,4 @@
-"""JSON Schema of workflows.yaml and of the files it includes, for completion and checks in editors."""
+"""JSON Schema of workflows.yaml and of included files, for completion and checks in editors."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from mcp_workflows.tools.tool import MODELS, TaskAction, Tool
 from mcp_workflows.units import write_duration
 
 logger = logging.getLogger(__name__)
-_SUBSTITUTED = r"\$\{"  # `${NAME}` can stand for a number, a duration, ...
+_SUBSTITUTED = r"\$\{"  # `${NAME}` can replace a number, a duration, ...
 _REF = "#/$defs/{model}"
 _CODE_OR_FILE = {"type": "string", "description": "A file, ./schema.json, or a workflow in code, module:attribute."}
 
 
 def config_schema() -> Schema:
-    """Return the JSON Schema 2020-12 of workflows.yaml with the adapters that are installed."""
+    """Return the JSON Schema 2020-12 of workflows.yaml with the installed adapters."""
     adapters = dict(_loadable())
     schemas = _model_schemas(adapters)
     engines = [_engine_entry(name, schemas[adapter.Settings]) for name, adapter in adapters.items()]
@@ -152,7 +152,7 @@ def _engine_entry(adapter: str, settings: Schema) -> Schema:
 
 
 def _gate_entry(gate: Schema, words: Sequence[Schema]) -> Schema:
-    """Return the schema of a gate, with the settings of the adapters that are installed."""
+    """Return the schema of a gate, with the settings of the installed adapters."""
     properties = dict(gate["properties"])
     for key in GATE_WORDS:
         said = [model["properties"][key] for model in words if key in model["properties"]]
@@ -163,12 +163,12 @@ def _gate_entry(gate: Schema, words: Sequence[Schema]) -> Schema:
 
 
 def _action_entry(action: Schema, messages: Sequence[Schema]) -> Schema:
-    """Return the schema of an action, with the messages of the adapters that are installed."""
+    """Return the schema of an action, with the messages of the installed adapters."""
     return {**action, "properties": _merged(messages) | action["properties"], "additionalProperties": False}
 
 
 def _merged(models: Sequence[Schema]) -> Schema:
-    """Return the properties of all these models; one that differs among them is any of its kinds."""
+    """Return the properties of all these models; a property that differs between models may have any of its schemas."""
     properties: Schema = {}
     for model in models:
         for key, value in model.get("properties", {}).items():
@@ -192,7 +192,7 @@ def _tool_entry(settings: Schema, options: Sequence[Schema], question: Schema, a
 
 
 class PlainJsonSchema(GenerateJsonSchema):
-    """Generates schemas without titles made from names, and with durations as people write them."""
+    """Generates schemas without titles derived from names, and with durations as people write them."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # Any: pydantic's own core schemas
         return False
@@ -202,7 +202,7 @@ class PlainJsonSchema(GenerateJsonSchema):
 
 
 class _ModelSchemas:
-    """The schemas of some models and of the models that these refer to."""
+    """The schemas of some models and of the models that they refer to."""
 
     def __init__(self, models: Sequence[type[BaseModel]]) -> None:
         self._references, made = models_json_schema(
@@ -227,7 +227,7 @@ class _ModelSchemas:
 
 
 def _or_substituted(schema: Schema) -> Schema:
-    """Return the schema, also accepting `${NAME}` instead of a number, a choice or a pattern."""
+    """Return the schema extended to accept `${NAME}` instead of a number, a choice or a pattern."""
     result = {key: _inside(key, value) for key, value in schema.items()}
     if "enum" in result or "const" in result:
         return {"anyOf": [result, {"type": "string", "pattern": _SUBSTITUTED}]}

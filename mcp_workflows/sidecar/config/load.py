@@ -1,7 +1,7 @@
-"""Loading of workflows.yaml into frozen models.
+"""Loading workflows.yaml into frozen models.
 
-The models of each adapter check its engine's settings and its tools' options, so that a mistake shows here, with its
-line, and not in the first call.
+Each adapter's models validate its engine's settings and its tools' options, so that a mistake is reported here, with
+its line, and not in the first call.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _CANCEL_KEYS = known_keys(AfterCancel)
 
 
 def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = None) -> Config:
-    """Read workflows.yaml; `${NAME}` comes from `environ`. With `text`, read that as if it were the file.
+    """Read workflows.yaml; `${NAME}` comes from `environ`. With `text`, parse that instead of the file's content.
 
-    Workflows written as `module:attribute` are imported, so their folder must be on `sys.path`.
+    Workflows given as `module:attribute` are imported, so their folder must be on `sys.path`.
 
     Raises:
         ConfigError: one line for each problem: `file:line: path: text`.
@@ -124,7 +124,7 @@ def load_config(path: Path, environ: Mapping[str, str], *, text: str | None = No
 
 
 def _channels(report: Report, composed: ComposedConfig) -> Mapping[str, NotificationChannel | None]:
-    """Return the channels of notifications, and report those that approvals name and that are not there."""
+    """Return the channels of notifications; report those that approvals name but that do not exist."""
     source = composed.source
     channels: dict[str, NotificationChannel | None] = {}
     for name, entry in _section(report, source, "notify", needed=False).items():
@@ -140,13 +140,13 @@ def _channels(report: Report, composed: ComposedConfig) -> Mapping[str, Notifica
     for place, settings in [*of_tools.items(), *layers.items()]:
         for where, name in _notified(mapping_in(settings)):
             if name not in channels and not (place[0] != "tools" and name in reported):
-                reported.add(name)  # a layer is reported where a tool has it, or alone if none of the file does
+                reported.add(name)  # report a layer at the tools that use it, or alone if no tool of the file does
                 report.add((*place, *where), no_channel(name, channels))
     return channels
 
 
 def _notified(tool: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
-    """Yield each channel that the approvals of a tool name, with its place, as it is written."""
+    """Yield each channel that the approvals of a tool name, with its place in the file."""
     blocks: dict[Where, Mapping[str, Any]] = {("approval",): mapping_in(tool.get("approval"))}
     for name, question in mapping_in(tool.get("questions")).items():
         blocks["questions", name, "approval"] = mapping_in(mapping_in(question).get("approval"))
@@ -170,7 +170,7 @@ def load_engines(path: Path, environ: Mapping[str, str]) -> tuple[Mapping[str, E
 
 
 def _check_issuers(report: Report, tool: AnyTool, *, claims_differ: bool) -> None:
-    """Report the rules whose subjects or claims several issuers could mean differently."""
+    """Report the rules with subjects or claims that can mean different things at several issuers."""
     subjects = "principals need an `issuer` here: with several issuers, each may have this subject"
     claims = "claims need an `issuer` here: with several issuers, each can set this claim"
     address = Template((tool.message and tool.message.address) or "").begun_with("principal")
@@ -189,7 +189,7 @@ def _check_issuers(report: Report, tool: AnyTool, *, claims_differ: bool) -> Non
 
 
 def _on_page(tools: Iterable[AnyTool]) -> Iterator[Where]:
-    """Yield the places of the questions of tools that people answer on our page."""
+    """Yield the places of tools' questions that people answer on our page."""
     for tool in tools:
         if tool.approval is not None and tool.approval.answer_in == "page":
             yield "tools", tool.name, "approval"
@@ -199,7 +199,7 @@ def _on_page(tools: Iterable[AnyTool]) -> Iterator[Where]:
 
 
 def _asked_on_page(engines: Mapping[str, Engine | None]) -> Iterator[Where]:
-    """Yield the places of the questions of engines, as their replies tell them, that people answer on our page."""
+    """Yield the places of engines' questions, from their definitions, that people answer on our page."""
     for engine, found in engines.items():
         asks: Mapping[str, object] = getattr(found.settings, "asks", {}) if found else {}
         for name, ask in asks.items():
@@ -234,7 +234,7 @@ def _present(value: T | None) -> T:
 
 
 def _section(report: Report, source: Source, name: str, *, needed: bool = True) -> Mapping[str, Any]:
-    """Return a section of named entries; report it if it is needed and empty."""
+    """Return a section of named entries; report it if it is needed but empty."""
     found = source.data.get(name)
     if not mapping_in(found) and (found or needed):
         report.add((name,), "must be a mapping, by name" if found else "needs at least one entry")
@@ -242,7 +242,7 @@ def _section(report: Report, source: Source, name: str, *, needed: bool = True) 
 
 
 def _store(report: Report, source: Source) -> StoreSettings | None:
-    """Return the settings of the store, with absolute paths, if its URL and its keys can be read."""
+    """Return the settings of the store, with absolute paths, if its URL and keys are valid."""
     written = _or_empty(source.data.get("store"))
     settings = report.validate(StoreSettings, {"url": written} if isinstance(written, str) else written, ("store",))
     if settings is None:
@@ -252,27 +252,27 @@ def _store(report: Report, source: Source) -> StoreSettings | None:
     if url.startswith(_SQLITE) and file not in {"", ":memory:"} and not Path(unquote(file)).is_absolute():
         url = f"{_SQLITE}{quote(folder.resolve().as_posix())}/{url.removeprefix(_SQLITE)}"
     try:
-        open_store(url)  # only reads the URL
+        open_store(url)  # only parses the URL
     except ConfigError as error:
         report.add(("store", "url") if isinstance(written, dict) and "url" in written else ("store",), str(error))
         return None
     settings = settings.model_copy(update={"url": url}).with_absolute_paths(folder)
     if any(problem.where[:2] == ("store", "encryption") for problem in source.problems):
-        return settings  # a variable that is not set stands for the key
+        return settings  # the key is an unset variable
     encryption = settings.encryption
     place: Where = ("store", "encryption", "key_file" if encryption and encryption.key_file else "keys")
     try:
         if encryption is not None:
             encryption.cipher()
         place = ("store",)
-        settings.open()  # only reads the URLs
+        settings.open()  # only parses the URLs
     except ConfigError as error:
         report.add(place, str(error))
     return settings
 
 
 def _engines(report: Report, source: Source) -> tuple[Kinds, Mapping[str, Engine | None]]:
-    """Return the adapters of all engines, and the engines whose adapter is known; None: its settings are wrong."""
+    """Return the adapters of all engines, and the engines with a known adapter; None: invalid settings."""
     kinds, engines = dict[str, type[Adapter] | None](), dict[str, Engine | None]()
     for name, entry in _section(report, source, "engines").items():
         where: Where = ("engines", name)
@@ -315,14 +315,14 @@ def _by_adapter(
     for key in unknown:
         report.unknown((*where, key), known | others)
     if unknown and model.model_config.get("extra") == "forbid":
-        report.validate(model, values, where, reported=unknown)  # the model may know why they are wrong
+        report.validate(model, values, where, reported=unknown)  # the model may explain why they are wrong
     return report.validate(model, {key: value for key, value in values.items() if key not in unknown}, where)
 
 
 def _tools(
     report: Report, composed: ComposedConfig, kinds: Kinds, engines: Mapping[str, Engine | None]
 ) -> Sequence[AnyTool | None]:
-    """Return the tools. None are needed if an engine offers marked workflows, for which rules may be, too."""
+    """Return the tools. None are needed if an engine offers marked workflows, to which rules may apply, too."""
     marked = any(
         isinstance(engine.kind.tooling, Exposes) and expose_every(engine.kind(engine.settings)) is not None
         for engine in engines.values()
@@ -333,7 +333,7 @@ def _tools(
         report.add(("rules", pattern), f"there is no such tool{did_you_mean(pattern, section)}")
     tools: list[AnyTool | None] = []
     for name, entry in section.items():
-        usable: Collection[str] = composed.engines.get(name, kinds)  # a message names no others
+        usable: Collection[str] = composed.engines.get(name, kinds)  # messages mention no others
         of_tool = {engine: kind for engine, kind in kinds.items() if engine in usable}
         tools.append(_tool(report, composed.source.path.parent, name, entry, of_tool))
     return tools
@@ -385,7 +385,7 @@ def _tool(report: Report, folder: Path, name: str, entry: object, kinds: Kinds) 
 def _check_gates(
     report: Report, questions: object, kind: type[Adapter] | None, where: Where
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Report what the adapter finds wrong with the settings of gates; return these by name, as they are written."""
+    """Report the adapter's problems with the settings of gates; return these by name, unfilled."""
     gates = {
         name: found for name, each in mapping_in(questions).items() if GATE_WORDS & (found := mapping_in(each)).keys()
     }
@@ -401,7 +401,7 @@ def _check_gates(
 
 
 def _check_action(report: Report, action: Mapping[str, Any], kind: type[Adapter] | None, where: Where) -> None:
-    """Report what the adapter finds wrong with a message of a tool's `actions`."""
+    """Report the adapter's problems with a message of a tool's `actions`."""
     if kind is None:
         return
     if kind.ActionSettings is None:
@@ -414,7 +414,7 @@ def _check_action(report: Report, action: Mapping[str, Any], kind: type[Adapter]
 def _options(
     report: Report, values: Mapping[str, Any], kind: type[Adapter] | None, kinds: Kinds, where: Where
 ) -> Mapping[str, Any]:
-    """Return the adapter's options of a tool; without a known engine, report keys that no adapter here knows."""
+    """Return the adapter's options of a tool; without a known engine, report keys that no configured adapter knows."""
     if kind is not None:
         options = _by_adapter(report, kind.Options, values, where, TOOL_KEYS)
         return {} if options is None else options.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -473,7 +473,7 @@ def _schema_file(folder: Path, reference: str) -> Schema:
 def _split_cancel(
     report: Report, fields: dict[str, Any], options: dict[str, Any], kind: type[Adapter] | None, where: Where
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # Any: any JSON value
-    """Split `cancel` into the part of the tool and the part of its adapter; return the fields and the options."""
+    """Split `cancel` into the tool's part and its adapter's part; return the fields and the options."""
     written = fields.get(CANCEL)
     without = {key: value for key, value in fields.items() if key != CANCEL}
     if written and kind is not None and not takes_grace(kind) and report.by_default((*where, CANCEL)):
@@ -495,7 +495,7 @@ def _load_authorizer(reference: str) -> Authorizer:
     """Import an authorizer.
 
     Raises:
-        ConfigError: it cannot be imported, or is no async function of one argument.
+        ConfigError: it cannot be imported, or is not an async function of one argument.
     """
     found = imported(reference)
     if not (iscoroutinefunction(found) or iscoroutinefunction(getattr(found, "__call__", None))):  # noqa: B004  # which one it is matters

@@ -41,7 +41,7 @@ from mcp_workflows.tools.tool import MODELS, AnyTool
 from mcp_workflows.units import Duration, parse_duration
 from mcp_workflows.wire.params import KEY_PATHS, KeyPath
 
-_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP  # a group may read it: mounted secrets in Kubernetes are readable by one
+_OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP  # a group may read it: Kubernetes mounts secrets readable by a group
 _MAX_KEY_FILE: Final = 100_000  # bytes, for a thousand keys
 SECTIONS = (
     *("include", "server", "store", "limits", "audit", "telemetry", "notify"),
@@ -57,8 +57,8 @@ _NO_FILES: Final = frozenset({STDOUT, STDERR, OTLP})
 
 ToolDefaults: TypeAlias = Callable[
     [str, Mapping[str, Any]], Mapping[str, Any]
-]  # Any: the settings of a tool, as in the file
-"""Adds the `defaults` and `rules` of the configuration to the settings of a tool that is not in it, by name."""
+]  # Any: the settings of a tool, unvalidated
+"""Adds the configuration's `defaults` and `rules` to the settings of a tool that is not in the file, by name."""
 
 Payload = Literal["arguments", "results"]
 """The payloads that the audit log may contain."""
@@ -76,11 +76,11 @@ DrainTime = Annotated[
 
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
 KeyName = _Name | Annotated[list[_Name], Field(min_length=1, max_length=8)]
-"""A member of `_meta`, or a list of names that leads to one inside it; names may contain dots and slashes."""
+"""A member of `_meta`, or a list of names as the path to a nested one; names may contain dots and slashes."""
 
 
 class EncryptionSettings(BaseModel):
-    """Keys to encrypt arguments, results and notes of adapters with. The first key encrypts, all decrypt."""
+    """Keys that encrypt arguments, results and notes of adapters. The first key encrypts, all decrypt."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
@@ -106,14 +106,14 @@ class EncryptionSettings(BaseModel):
         """Return the cipher; read the file now.
 
         Raises:
-            ConfigError: a key is malformed, or the file cannot be read, or others can read it.
+            ConfigError: a key is malformed, or the file cannot be read, or other users can read it.
         """
         if self.key_file is None:
             return Cipher([key.get_secret_value() for key in self.keys])
         return Cipher(read_keys(self.key_file))
 
     def with_absolute_path(self, folder: Path) -> EncryptionSettings:
-        """Return the same settings, a relative path made absolute from this folder."""
+        """Return the same settings with a relative path resolved against this folder."""
         return self.model_copy(update={"key_file": folder.resolve() / self.key_file}) if self.key_file else self
 
 
@@ -233,7 +233,7 @@ class ServerSettings(BaseModel):
 
     @property
     def key_paths(self) -> Sequence[KeyPath]:
-        """The idempotency keys as paths, from outside in."""
+        """The idempotency keys as paths, from the outside in."""
         return [(name,) if isinstance(name, str) else tuple(name) for name in self.idempotency_keys]
 
     @model_validator(mode="after")
@@ -250,7 +250,7 @@ class ServerSettings(BaseModel):
 
 
 class StoreSettings(BaseModel):
-    """Where tasks are kept. A URL alone will do: `store: sqlite:///tasks.db`."""
+    """The store of tasks. A URL alone is enough: `store: sqlite:///tasks.db`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -299,7 +299,7 @@ class StoreSettings(BaseModel):
         """Return the store, not entered yet; `migrate=True` overrides `store.migrate: false`.
 
         Raises:
-            ConfigError: there is no such store, or its keys are malformed, or it lacks an option.
+            ConfigError: the store is unknown, a key is malformed, or the store does not support an option.
         """
         options: dict[str, object] = {} if migrate or self.migrate else {"migrate": False}
         options |= {"listen_url": self.listen_url} if self.listen_url else {}
@@ -310,7 +310,7 @@ class StoreSettings(BaseModel):
         return open_store(self.url, self.encryption.cipher() if self.encryption else None, **options)
 
     def with_absolute_paths(self, folder: Path) -> StoreSettings:
-        """Return the same settings, relative paths made absolute from this folder."""
+        """Return the same settings with relative paths resolved against this folder."""
         encryption = self.encryption.with_absolute_path(folder) if self.encryption else None
         password = folder.resolve() / self.password_file if self.password_file else None
         return self.model_copy(update={"encryption": encryption, "password_file": password})
@@ -334,7 +334,7 @@ def imported(reference: str) -> Any:  # Any: any object of a module
 
 
 class AuditSettings(BaseModel):
-    """The record of who did what: see `docs/operate/observability.md`."""
+    """The audit log: see `docs/operate/observability.md`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
@@ -357,12 +357,12 @@ class AuditSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One workflow engine: its adapter, and the settings to open it with."""
+    """One workflow engine: its adapter and settings."""
 
     name: str
     adapter: str  # the entry point
     kind: type[Adapter]
-    settings: BaseModel = field(repr=False)  # may hold secrets
+    settings: BaseModel = field(repr=False)  # may contain secrets
 
 
 def _no_place(_: Where) -> str | None:
@@ -384,16 +384,16 @@ class Config:
     tools: Sequence[AnyTool]
     authorizer: Authorizer | None = None
     audit: AuditSettings | None = None
-    telemetry: bool = False  # by OTLP, as the variables of OpenTelemetry say
+    telemetry: bool = False  # by OTLP, configured by OpenTelemetry's environment variables
     limits: Limits = DEFAULTS
     notify: Channels = field(default_factory=dict[str, NotificationChannel])
     tool_defaults: ToolDefaults = no_defaults
-    place: Callable[[Where], str | None] = _no_place  # of a setting: `workflows.yaml:12`; None: in no file
-    not_offered: Sequence[str] = ()  # why workflows of a Python file are no tools: `app.py:12: ...`
+    place: Callable[[Where], str | None] = _no_place  # of a setting: `workflows.yaml:12`; None: not in a file
+    not_offered: Sequence[str] = ()  # reasons why workflows of a Python file are not tools: `app.py:12: ...`
 
 
 def with_absolute_path(settings: AuditSettings, folder: Path) -> AuditSettings:
-    """Return the same settings, a relative file made absolute from this folder."""
+    """Return the same settings with a relative file resolved against this folder."""
     file = settings.file
     if file is None or file.is_absolute():
         return settings
@@ -401,10 +401,10 @@ def with_absolute_path(settings: AuditSettings, folder: Path) -> AuditSettings:
 
 
 def read_keys(path: Path) -> list[str]:
-    """Return the keys in a file, one on each line, without empty lines and those that begin with #.
+    """Return the keys in a file, one per line; skip empty lines and those that begin with #.
 
     Raises:
-        ConfigError: it cannot be read, or others than its user and group can.
+        ConfigError: the file cannot be read, or users outside its owner and group can access it.
     """
     try:
         with path.open("rb") as file:

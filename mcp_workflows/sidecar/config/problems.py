@@ -1,7 +1,6 @@
-"""Messages about problems in workflows.yaml: one line for each, all of them at once.
+"""Messages about problems in workflows.yaml: one line for each, all reported together.
 
-Errors of pydantic become plain sentences. A value from the environment or from a file is never shown, only its
-`${NAME}`.
+Errors of pydantic become plain sentences. A value from the environment or a file is never shown, only its `${NAME}`.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ GUARDS: Final[Mapping[Where, str]] = {
     **_OTHERS,
     **{(*place, *setting): without for place in _SETTINGS for setting, without in _OF_TOOLS.items()},
 }
-"""Settings that protect nothing if they are left empty, each with what then happens."""
+"""Settings that protect nothing if left empty, with the consequence of each."""
 
-_MAX_SHOWN = 6  # characters of a substituted value in a row that a message may contain, plus one
+_MAX_SHOWN = 6  # characters: a message may contain fewer consecutive characters of a substituted value
 
 _DURATION = "a duration is a number and a unit: 500ms, 30s, 15m, 12h, 7d or 2w"
 _MAPPING = "must be a mapping"
@@ -64,7 +63,7 @@ _SENTENCES: Mapping[str, str] = {
 }
 
 
-_OF_EMPTY = frozenset({"dict_type", "model_type", "model_attributes_type"})  # said better where an empty guard is
+_OF_EMPTY = frozenset({"dict_type", "model_type", "model_attributes_type"})  # an empty guard has a better message
 
 
 def names(items: Iterable[str]) -> str:
@@ -78,7 +77,7 @@ def no_engine(name: str, known: Iterable[str]) -> str:
 
 
 def known_keys(model: type[BaseModel]) -> frozenset[str]:
-    """Return the keys of a model as they are written in the file."""
+    """Return the keys of a model in the file."""
     return frozenset(key for name in model.model_fields for key in _written(model, name))
 
 
@@ -94,31 +93,31 @@ def _written(model: type[BaseModel], name: str) -> Iterator[str]:
 
 
 class Report:
-    """Collects problems, to be raised as one `ConfigError`."""
+    """Collects problems and raises them as one `ConfigError`."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self._problems = list(source.problems)
 
     def add(self, where: Where, text: str) -> None:
-        """Add a problem, unless it follows from a value that could not be read."""
+        """Add a problem, unless it follows from an unreadable value."""
         where = self._setting(where, text)
         if not self.source.is_unreadable(where):
             self._problems.append(self.source.problem(where, _redact(text, self.source.related(where))))
 
     def _setting(self, where: Where, text: str) -> Where:
-        """Return the place of the setting that the text begins with, if that is in another file."""
+        """Return the place of the setting with which the text begins, if that is in another file."""
         inside = (*where, re.split(r"[:,]", text, maxsplit=1)[0])
         elsewhere = self.source.origin(inside)[0] is not self.source.origin(where)[0]
         return inside if elsewhere else where
 
     def by_default(self, where: Where) -> bool:
-        """Return whether a setting of a tool comes from defaults, which need not apply to every tool."""
+        """True if a setting of a tool comes from `defaults`, which need not apply to every tool."""
         _, at = self.source.origin(where)
         return at != where and at[-2:-1] == ("defaults",)
 
     def unknown(self, where: Where, known: Iterable[str]) -> None:
-        """Add that the last key of `where` is not a known one, unless it has a problem already: an old key has one."""
+        """Report that the last key of `where` is unknown, unless it already has a problem, such as an outdated key."""
         known = sorted(known)
         key = str(where[-1])
         if not self._has_problem(where):
@@ -131,11 +130,11 @@ class Report:
     def validate(
         self, model: type[M], value: object, where: Where, *, reported: Collection[str] = frozenset()
     ) -> M | None:
-        """Return the value as an instance of a model, or None after adding its problems.
+        """Return the value as an instance of a model; None after adding its problems.
 
-        Validators find the folder of the file in the context: paths in a file are relative to it.
+        The validation context contains the folder of the file, which relative paths start from.
 
-        Unknown keys that have been `reported` are not reported again.
+        Unknown keys in `reported` are not reported again.
         """
         try:
             return model.model_validate(value, context={"folder": self.source.origin(where)[0].path.parent})
@@ -145,7 +144,7 @@ class Report:
             found = [(self._locate(details, where), details) for details in wrong]
             for at, details in found:
                 if any(len(other) > len(at) and other[: len(at)] == at for other, _ in found):
-                    continue  # that of another member of a union is more precise
+                    continue  # the error of another member of a union is more precise
                 if details["type"] == "extra_forbidden":
                     self.unknown(at, known_keys(_model_at(model, details["loc"][:-1])))
                 elif details["type"] not in _OF_EMPTY or not self._has_problem(at):
@@ -153,14 +152,14 @@ class Report:
             return None
 
     def _locate(self, details: ErrorDetails, where: Where) -> Where:
-        """Return the place in the file; pydantic's location also names the members of unions."""
+        """Return the place in the file; pydantic's location also contains the names of union members."""
         for part in details["loc"]:
             if self.source.has((*where, part)):
                 where = (*where, part)
         return (*where, details["loc"][-1]) if details["type"] == "missing" else where
 
     def raise_if_any(self) -> None:
-        """Raise the problems, if there are any.
+        """Raise the collected problems, if any.
 
         Raises:
             ConfigError: one line for each problem, sorted by line; those of included files come last.
@@ -183,7 +182,7 @@ class Report:
 
 
 def path_of(where: Where) -> str:
-    """Return the path of a value, as a message begins with it."""
+    """Return the path of a value in the format of messages."""
     steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in where]
     return f"{''.join(steps).removeprefix('.')}: " if steps else ""
 
@@ -202,7 +201,7 @@ def _sentence(details: ErrorDetails) -> str:
 
 
 def _model_at(model: type[BaseModel], loc: Sequence[str | int]) -> type[BaseModel]:
-    """Return the model that a path of keys leads to, for suggestions; a part may be the name of a union's member."""
+    """Return the model at a path of keys, for suggestions; a part may be the name of a union member."""
     inner: Sequence[type[BaseModel]] = ()
     for part in loc:
         fields = [field for name, field in model.model_fields.items() if part in {name, *_written(model, name)}]
@@ -228,7 +227,7 @@ def _redact(text: str, substitutions: Iterable[Substitution]) -> str:
 
 
 def _replace(text: str, value: str, written: str) -> str:
-    """Replace a value, and each part of it that is longer than a message may show."""
+    """Replace a value, and each part of it that is longer than messages may contain."""
     if len(value) < _MAX_SHOWN:
         return re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: written, text) if value else text
     starts = (at for at in range(len(text) - _MAX_SHOWN + 1) if text[at : at + _MAX_SHOWN] in value)
@@ -238,7 +237,7 @@ def _replace(text: str, value: str, written: str) -> str:
 
 
 def find_mistakes(data: Mapping[str, Any]) -> Iterator[tuple[Where, str]]:
-    """Yield guards that are written without a value, with a message about each.
+    """Yield guards without a value, each with a message.
 
     `data` is the content of workflows.yaml or of an included file.
     """

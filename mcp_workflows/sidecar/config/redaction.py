@@ -1,11 +1,11 @@
-"""The composed configuration without secrets, for people to read and to keep.
+"""The composed configuration without secrets, for people.
 
-A value from outside is shown as its `${NAME}`. A secret in the file itself, known by its model or its name, is replaced
-by stars, and so is everything under an unknown key.
+A value from the environment or a file is shown as its `${NAME}`. A secret in the file itself, recognized by its model
+or name, is replaced by stars, and so is everything under an unknown key.
 """
 
 # pyright: reportUnknownMemberType=false
-# (ruamel.yaml leaves the streams of its own classes untyped)
+# (ruamel.yaml does not annotate the streams of its classes)
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SECRET_NAME = re.compile(
 )
 _NO_SECRET = re.compile(r"([_-]|^)(file|path|url|uri|endpoint|claim|header|name|type|id|sha256)$|^max_", re.IGNORECASE)
 _USER_INFO = re.compile(r"(//(?:[^/@\s:]*:)?)[^/@\s]+(?=@)")
-_TOKEN = re.compile(  # at any place; prose about tokens has no digits
+_TOKEN = re.compile(  # anywhere in a text; prose about tokens has no digits
     r"\b((?:bearer|basic)\s+)(?=[^\s'\"]*[0-9=])[^\s'\"]{8,}|\b(mcpw_)[\w-]+", re.IGNORECASE
 )
 _QUERY = re.compile(r"([?&][^=&#\s]*(?:secret|passw|token|key|signature)[^=&#\s]*=)[^&#\s]+", re.IGNORECASE)
@@ -41,7 +41,7 @@ _ONLY_OUTSIDE = re.compile(r"\$\{([^}:]+)(:-[^}]*)?\}|\$\{(file:[^}]+)\}")
 _ADAPTER = "adapter"
 _ELSEWHERE = frozenset({"$ref", "anyOf", "oneOf", "allOf", "enum", "const"})  # these restrict the value without a type
 _HOLDING = ("items", "additionalProperties")
-_TOOLS = frozenset({"tools", "defaults", "rules"})  # numbers there are no secrets
+_TOOLS = frozenset({"tools", "defaults", "rules"})  # numbers in these are not secrets
 _NO_SECRETS_IN = ("input", "output", "schema")  # JSON Schemas: their keys are names
 
 
@@ -52,7 +52,7 @@ class RedactedConfig:
     config: Mapping[str, Any]  # Any: JSON
     places: Mapping[str, str]  # by name of the tool
     more: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
-    """The settings of each tool that come from `defaults` or `rules`, and their places."""
+    """The settings of each tool from `defaults` or `rules`, with their places."""
 
     def as_json(self) -> Mapping[str, Any]:
         """Return the configuration for programs."""
@@ -60,7 +60,7 @@ class RedactedConfig:
         return {"config": self.config, "from": tools}
 
     def as_yaml(self) -> str:
-        """Return the configuration for people; it can be used if nothing had to be replaced by stars."""
+        """Return the configuration for people; it is usable if nothing was replaced by stars."""
         whole = CommentedMap(self.config)
         tools = self.config.get("tools")
         if isinstance(tools, dict):
@@ -76,10 +76,10 @@ class RedactedConfig:
 
 
 def redact_config(path: Path, environ: Mapping[str, str]) -> RedactedConfig:
-    """Return the configuration with all that it includes, as far as it can be read.
+    """Return the configuration with its included files, without unreadable values.
 
     Raises:
-        ConfigError: one of its files cannot be read or parsed at all.
+        ConfigError: one of the files cannot be read or parsed at all.
     """
     source = read_config(path, environ).source
     schema = config_schema()
@@ -124,7 +124,7 @@ class _Redactor:
         return self._scalar(value, where, secret=secret and not plain)
 
     def _mapping(self, entries: Mapping[str, Any], where: Where, variants: Sequence[Schema]) -> Mapping[str, Any]:
-        """Return the entries by the models of their keys; those of an engine by the model of its adapter alone."""
+        """Return the entries by the models of their keys; those of an engine only by the model of its adapter."""
         constants = [each.get("properties", {}).get(_ADAPTER, {}).get("const") for each in variants]
         allowed = (None, entries.get(_ADAPTER))
         fitting = [each for each, adapter in zip(variants, constants, strict=True) if adapter in allowed]
@@ -151,7 +151,7 @@ class _Redactor:
         return _QUERY.sub(rf"\g<1>{HIDDEN}", _USER_INFO.sub(rf"\g<1>{HIDDEN}", text))
 
     def _argument(self, items: Sequence[Any], index: int, where: Where) -> Any:  # Any: JSON scalars
-        """Return a word of a command; the value of an option such as `--token` is a secret."""
+        """Return a word of a command; the value of an option such as `--token` is secret."""
         word, option = items[index], str(items[index - 1]) if index else ""
         is_value = option.startswith("-") and "=" not in option and not str(word).startswith("-")
         shown = self._scalar(word, (*where, index), secret=is_value and _named_secret((option,)))
@@ -160,14 +160,14 @@ class _Redactor:
         return HIDDEN if OPAQUE.fullmatch(word) and not word.startswith("-") else mask(shown)
 
     def _as_written(self, where: Where) -> str | None:
-        """Return the text with its `${NAME}`, if a value was substituted."""
+        """Return the text with its `${NAME}` if a value was substituted, else None."""
         source, at = self._source.origin(where)
         if id(source) not in self._written:
             self._written[id(source)] = {each.where: each.around for each in source.substitutions}
         return self._written[id(source)].get(at)
 
     def _variants(self, schema: Schema) -> Iterator[Schema]:
-        """Yield a schema and those it refers to; a recursive one ends with the value."""
+        """Yield a schema and those it refers to; recursion ends with the value."""
         if isinstance(reference := schema.get("$ref"), str):
             yield from self._variants(self._shared.get(reference.rpartition("/")[2], {}))
         for word in ("anyOf", "oneOf", "allOf"):
@@ -184,7 +184,7 @@ def _under(schemas: Sequence[Schema], key: str) -> Iterator[Schema]:
 
 
 def _takes(schema: Schema, kind: str) -> bool:
-    """Return whether the schema, without the ones it refers to, allows a value of this JSON type."""
+    """True if the schema itself, without the schemas it refers to, allows a value of this JSON type."""
     types = schema.get("type")
     if types is None:
         return not schema.keys() & _ELSEWHERE
@@ -192,7 +192,7 @@ def _takes(schema: Schema, kind: str) -> bool:
 
 
 def _open(schema: Schema, *, free: bool) -> bool:
-    """Return whether the schema allows unknown keys; with `free`, also beside keys that it names."""
+    """True if the schema allows unknown keys; with `free`, also besides keys that it names."""
     if not _takes(schema, "object"):
         return False
     return schema.get("additionalProperties", "properties" not in schema) is True and (
@@ -201,7 +201,7 @@ def _open(schema: Schema, *, free: bool) -> bool:
 
 
 def _named_secret(where: Where) -> bool:
-    """Return whether the key, or the key of the list, is the name of a secret or of a header."""
+    """True if the key, or the key of the list, is the name of a secret or of a header."""
     keys = [each for each in where if isinstance(each, str)]
     is_claim = keys[-4::2] == ["allow", "claims"]  # such as `token_use`: rules contain no secrets
     if not keys or is_claim or any(each in _NO_SECRETS_IN for each in keys[2:]):
@@ -210,7 +210,7 @@ def _named_secret(where: Where) -> bool:
 
 
 def _only_outside(written: str) -> str:
-    """Return the placeholder of a secret without the text around it and without its default."""
+    """Return the placeholder of a secret, without the text around it and its default."""
     match = _ONLY_OUTSIDE.fullmatch(written)
     if not match:
         return HIDDEN

@@ -1,11 +1,11 @@
-"""The text of workflows.yaml: YAML 1.2 as plain values with their lines, and with `${...}` filled in.
+"""The text of workflows.yaml: YAML 1.2 as plain values with their lines, with `${...}` filled in.
 
-This module does not interpret the values. Problems are collected, so that one message can list all; only a file that
-cannot be read or parsed is an error at once.
+This module does not interpret the values. It collects problems, so that one message can list them all; only a file that
+cannot be read or parsed raises an error at once.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# (ruamel.yaml annotates hardly any attribute of its nodes and errors; mypy takes them as Any)
+# (ruamel.yaml annotates hardly any attribute of its nodes and errors; mypy treats them as Any)
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ruamel.yaml.reader import ReaderError
 
 from mcp_workflows.errors import ConfigError
 
-MAX_VALUES = 200_000  # in one file; aliases count each time they are used
-MAX_MERGED = 100  # mappings that one `<<` brings in, also indirectly
+MAX_VALUES = 200_000  # in one file; aliases count at each use
+MAX_MERGED = 100  # mappings merged by one `<<`, directly or indirectly
 
 Where: TypeAlias = tuple[str | int, ...]  # the keys and indexes that lead to a value
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
-_TEXT = frozenset({f"{_TAG}str", f"{_TAG}timestamp"})  # JSON has no dates: they stay text
+_TEXT = frozenset({f"{_TAG}str", f"{_TAG}timestamp"})  # JSON has no dates, so they remain text
 _CONSTRUCTED = frozenset({f"{_TAG}null", f"{_TAG}bool", f"{_TAG}int", f"{_TAG}float"})
 
 _PLACEHOLDER = re.compile(r"\$\$\{|\$\{(?!\{)(?:([^}]*)\})?")  # `${{` is a dollar before a {{template}}
@@ -54,57 +54,57 @@ class Problem:
 
     @property
     def place(self) -> str:
-        """The file and the line, as editors take it."""
+        """The file and line, in the format of editors."""
         return f"{self.path}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substitution:
-    """A placeholder (`${NAME}`) and its value, which no message may show."""
+    """A placeholder (`${NAME}`) and its value, which messages must not contain."""
 
     where: Where
     written: str
-    around: str  # the whole text around it, as it is written
+    around: str  # the original text around it
     value: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The file as plain values with their places; composing may have moved values here from other files."""
+    """The file as plain values with their places; composing may add values from other files."""
 
     path: Path
-    data: Mapping[str, Any] = field(repr=False)  # Any: any JSON value, for the models to check
+    data: Mapping[str, Any] = field(repr=False)  # Any: any JSON value, validated by the models
     lines: Mapping[Where, int]  # of the key, or of the item of a list; from 1
     substitutions: Sequence[Substitution]
     problems: Sequence[Problem]
-    unreadable: frozenset[Where]  # values that could not be read, and have no further problems
-    variables: Sequence[tuple[str, str | None]] = ()  # of the environment, each mention with its default
+    unreadable: frozenset[Where]  # values that could not be read; further problems with them are not reported
+    variables: Sequence[tuple[str, str | None]] = ()  # environment variables: each mention with its default
     moved: Mapping[Where, tuple[Source, Where]] = field(default_factory=dict[Where, "tuple[Source, Where]"], repr=False)
 
     def line(self, where: Where) -> int:
-        """Return the line of a value, or of the nearest part around it that is in the file."""
+        """Return the line of a value, or of the nearest enclosing part in the file."""
         while where and where not in self.lines:
             where = where[:-1]
         return self.lines.get(where, 1)
 
     def origin(self, where: Where) -> tuple[Source, Where]:
-        """Return the file that a value was moved here from and its place there; otherwise this one."""
+        """Return the file that a value comes from and its place there; by default, this file."""
         for length in range(len(where), 0, -1):
             if found := self.moved.get(where[:length]):
                 return found[0], (*found[1], *where[length:])
         return self, where
 
     def has(self, where: Where) -> bool:
-        """Return whether there is such a value in any of the files."""
+        """True if one of the files has this value."""
         source, at = self.origin(where)
         return at in source.lines
 
     def place(self, where: Where) -> str | None:
-        """Return the file and the line of a value, as editors take it; None if no file has it."""
+        """Return the file and line of a value, in the format of editors; None if no file has it."""
         return self.problem(where, "").place if self.has(where) else None
 
     def is_unreadable(self, where: Where) -> bool:
-        """Return whether a value, or one around it, could not be read."""
+        """True if a value, or one that encloses it, could not be read."""
         source, at = self.origin(where)
         return any(at[: len(unreadable)] == unreadable for unreadable in source.unreadable)
 
@@ -114,33 +114,33 @@ class Source:
         return Problem(path=source.path, line=source.line(at), where=at, text=text)
 
     def related(self, where: Where) -> Iterator[Substitution]:
-        """Yield the substitutions in a value, around it and inside it."""
+        """Yield the substitutions in a value, in its parts, and in the values that enclose it."""
         inside = [origin for moved, origin in self.moved.items() if moved[: len(where)] == where]
         for source, at in (self.origin(where), *inside):
             yield from (each for each in source.substitutions if _related(each.where, at))
 
 
 def _related(one: Where, other: Where) -> bool:
-    """Return whether two places are the same, or one is inside the other."""
+    """True if two places are the same, or one is inside the other."""
     shorter = min(len(one), len(other))
     return one[:shorter] == other[:shorter]
 
 
 def mapping_in(value: object) -> Mapping[str, Any]:
-    """Return a value if it is a mapping, or else an empty one."""
+    """Return a mapping unchanged; for any other value, an empty one."""
     return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def list_in(value: object) -> Sequence[Any]:  # Any: any JSON value
-    """Return a value if it is a list, or else an empty one."""
+    """Return a list unchanged; for any other value, an empty one."""
     return cast("Sequence[Any]", value) if isinstance(value, list) else []
 
 
 def variables_in(path: Path) -> Mapping[str, str | None]:
-    """Return the variables of the environment that the file mentions, with their defaults.
+    """Return the environment variables that the file mentions, with their defaults.
 
-    The default is None if one of the mentions has none, and empty if they differ: an empty variable takes the default
-    of each mention.
+    The default is None if one of the mentions has none, and empty if they differ: an empty variable uses the default of
+    each mention.
 
     Raises:
         ConfigError: the file cannot be read, or is not YAML.
@@ -157,7 +157,7 @@ def read_text(path: Path) -> str:
     """Return the text of a UTF-8 file.
 
     Raises:
-        ConfigError: it is not there, not a file, not readable or not UTF-8.
+        ConfigError: it does not exist, is not a file, or is not readable or not UTF-8.
     """
     try:
         raw = path.read_bytes()
@@ -173,10 +173,10 @@ def read_text(path: Path) -> str:
 def read_source(
     path: Path, environ: Mapping[str, str] | None, *, holds: str = "engines and tools", text: str | None = None
 ) -> Source:
-    """Read workflows.yaml, or `text` in its place, and fill in `${...}`; without `environ`, these are errors.
+    """Read workflows.yaml, or parse `text` instead, and fill in `${...}`; without `environ`, these are errors.
 
     Raises:
-        ConfigError: the file cannot be read, is not YAML, is empty, is not a mapping or has far too much in it.
+        ConfigError: the file cannot be read, is empty, is not a YAML mapping, or is far too large.
     """
     yaml = YAML(typ="safe", pure=True)
     root = _compose(yaml, path, read_text(path) if text is None else text)
@@ -297,7 +297,8 @@ class _Reader:
     def _merged(
         self, node: MappingNode, where: Where, outer: tuple[Node, ...] = (), seen: dict[int, Node] | None = None
     ) -> Iterator[tuple[str, Node, int]]:
-        """Yield the entries that `<<: *anchor` merges, also indirectly; the mapping's own come first.
+        """Yield the entries that `<<: *anchor` merges, directly or indirectly; the mapping's own entries take
+        precedence.
 
         Each mapping is visited once, so that nested aliases cannot multiply the work.
         """
@@ -315,14 +316,14 @@ class _Reader:
 
     @staticmethod
     def _sources(node: MappingNode) -> Iterator[tuple[int, Node]]:
-        """Yield the value of each `<<`, and its line."""
+        """Yield the value of each `<<`, with its line."""
         for key, value in cast("Sequence[tuple[Node, Node]]", node.value):
             if key.tag == _MERGE:
                 sources = cast("Sequence[Node]", value.value) if isinstance(value, SequenceNode) else (value,)
                 yield from ((_line(key), source) for source in sources)
 
     def _fill(self, match: re.Match[str], line: int, where: Where) -> str:
-        """Return the text for one placeholder, or the placeholder itself if it is wrong."""
+        """Return the text for one placeholder, or the placeholder itself if it is invalid."""
         written, inside = match[0], cast("str | None", match[1])
         if written == "$${":
             return "${"
@@ -340,7 +341,7 @@ class _Reader:
         return value
 
     def _find(self, inside: str) -> str | None:
-        """Return the value of a placeholder, or None for its default."""
+        """Return the value of a placeholder; None for its default."""
         if self._environ is None:
             raise ConfigError("an included file cannot use ${...}: write the value, or set it in `rules`")
         if inside.startswith("file:"):

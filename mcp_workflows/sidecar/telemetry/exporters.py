@@ -1,6 +1,6 @@
-"""The audit log and telemetry of a sidecar, with only those packages imported that the configuration needs.
+"""The audit log and telemetry of a sidecar, which import only the packages that the configuration needs.
 
-Audit events wait in a bounded queue for a thread that writes them; no request waits for it or fails. An event that
+Audit events wait in a bounded queue for a thread that writes them, so that no request waits or fails. An event that
 cannot be written (disk full, file not writable, queue full) is lost: it is counted, and the log reports losses once a
 minute.
 """
@@ -76,7 +76,7 @@ _FROM_RECORD: Final = AuditEvent.model_fields.keys() - _PAYLOADS - {"schema_vers
 
 
 def event_of(record: Record, *, at: datetime, server: str, include: frozenset[Payload]) -> AuditEvent:
-    """Return the event of a record, with the payloads that are asked for."""
+    """Return the event of a record, with the configured payloads."""
     return AuditEvent(
         **{name: getattr(record, name) for name in _FROM_RECORD},
         time=at,
@@ -88,7 +88,7 @@ def event_of(record: Record, *, at: datetime, server: str, include: frozenset[Pa
 
 
 def event_line(event: AuditEvent, include: frozenset[Payload]) -> str:
-    """Return the event as one line of JSON, with keys only for payloads that are asked for."""
+    """Return the event as one line of JSON, with keys only for the configured payloads."""
     out = {name for name in _PAYLOADS if f"{name.removesuffix('s')}s" not in include}
     return event.model_dump_json(exclude=out)
 
@@ -108,7 +108,7 @@ class _EventFormatter(logging.Formatter):
 
 
 class _Listener(QueueListener):
-    """The thread that writes; a failure to write does not end it."""
+    """The thread that writes events; a failure to write does not end it."""
 
     def __init__(self, queue: Queue[logging.LogRecord | None], sink: logging.Handler, lost: Callable[[str], None]):
         super().__init__(queue, sink)
@@ -116,7 +116,7 @@ class _Listener(QueueListener):
         self._lost = lost
 
     def handle(self, record: logging.LogRecord) -> None:
-        """Write one event. The handler looks for the file first, which fails if its folder is gone."""
+        """Write one event. The handler checks the file first, which fails if its folder was removed."""
         try:
             super().handle(record)
         except OSError as error:
@@ -128,7 +128,7 @@ class _Listener(QueueListener):
 
 
 class AuditLog:
-    """An `Audit` that writes; an async context manager around all that is recorded. It opens `sink` on entering."""
+    """An `Audit` that writes records; an async context manager for the time of recording, which opens `sink`."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ async def close_in_thread(close: Callable[[], object], within: float = _FLUSH_WI
     thread = threading.Thread(target=close, name="finish", daemon=True)
     thread.start()
     with anyio.move_on_after(within, shield=True):
-        while thread.is_alive():  # noqa: ASYNC110  # a thread of its own sets no event of the loop
+        while thread.is_alive():  # noqa: ASYNC110  # a plain thread cannot set an event of the loop
             await anyio.sleep(0.01)
 
 
@@ -199,17 +199,17 @@ def _stop(listener: _Listener) -> None:
     except Full:
         logger.error("the last audit events are lost: they could not be written in time")
     for sink in listener.handlers:
-        with suppress(OSError):  # losses have been counted
+        with suppress(OSError):  # losses are counted already
             sink.close()
 
 
 def to_file(path: Path) -> OpenHandler:
-    """Return a handler that appends to a file and begins a new one when the file is moved away (logrotate)."""
+    """Return a handler that appends to a file, and begins a new one if the file is moved away (logrotate)."""
     return lambda: _PrivateFile(path, encoding="utf-8")
 
 
 class _PrivateFile(WatchedFileHandler):
-    """A new file is readable by its user and their group, for log shippers; an existing file keeps its mode."""
+    """A log file that is created readable by its owner and group, for log shippers; an existing file keeps its mode."""
 
     def _open(self) -> TextIOWrapper:
         return TextIOWrapper(open(self.baseFilename, "ab", opener=_open_private), encoding=self.encoding)
@@ -237,7 +237,7 @@ class Exporters:
         """Open nothing yet.
 
         Raises:
-            ConfigError: a package that it needs is not installed.
+            ConfigError: a required package is not installed.
         """
         self._service = {"service.name": name, "service.version": version}
         self.scrape: Scrape | None = None
@@ -282,7 +282,8 @@ class Exporters:
         return lambda: logging.StreamHandler({STDOUT: sys.stdout, STDERR: sys.stderr}[audit.to])
 
     def make_global(self) -> None:
-        """Have the MCP SDK use the same providers; works once in a process, so only a command that owns it does so."""
+        """Have the MCP SDK use the same providers; works once per process, so only a command that owns it calls
+        this."""
         if self._providers is not None:
             self._providers.make_global()
 
@@ -300,10 +301,10 @@ class Exporters:
 
 
 def exporters_of(config: Config, *, scraped: bool = False, printing: bool = False) -> Exporters:
-    """Return the exporters of audit events and telemetry; if `printing`, standard output is not available to the audit.
+    """Return the exporters of audit events and telemetry; if `printing`, the audit cannot use standard output.
 
     Raises:
-        ConfigError: a package that they need is not installed.
+        ConfigError: a required package is not installed.
     """
     name, version, audit = config.server.name, config.server.version, config.audit
     if audit is not None and audit.to == STDOUT and printing:
@@ -312,7 +313,7 @@ def exporters_of(config: Config, *, scraped: bool = False, printing: bool = Fals
 
 
 def _loaded(module: str, extra: str, wanted_by: str) -> ModuleType:
-    """Import a module that needs an extra, by name, so that its packages are not imported without need.
+    """Import a module that needs an extra, by name, so that its packages are imported only when needed.
 
     Raises:
         ConfigError: the extra is not installed.

@@ -1,6 +1,6 @@
 """Export of traces, metrics and audit events by OTLP; imported by name, because it needs the extra `otlp`.
 
-Where they go, and how many, the variables of the environment say that OpenTelemetry defines (`OTEL_...`).
+The environment variables of OpenTelemetry (`OTEL_...`) set the destination and the sampling.
 """
 
 from __future__ import annotations

@@ -17,6 +17,6 @@ class PrometheusMetrics:
         self.reader = PrometheusMetricReader(scope_info_enabled=False, registry=self._registry)
 
     def text(self, accept: str) -> tuple[bytes, str]:
-        """Collect the metrics in this thread; return them and their media type, chosen by an `Accept` header."""
+        """Collect the metrics in this thread; return their text and media type, chosen by an `Accept` header."""
         encode, media_type = choose_encoder(accept)
         return encode(self._registry), media_type

@@ -1,1 +1,1 @@
-"""Pages for people, who log in: the questions that they may answer."""
+"""Pages for logged-in people: the questions that they may answer."""

@@ -1,7 +1,7 @@
 """Logins with OpenID Connect, and the sessions that follow them.
 
-The browser gets two opaque cookies. One ties a login to the browser that began it; the other names a session, of which
-the store keeps a hash and the encrypted principal. No token reaches the browser.
+The browser gets two opaque cookies. One binds a login to the browser that began it; the other identifies a session. The
+store has a hash of the latter, and the encrypted principal. No token reaches the browser.
 
 Sources: OpenID Connect Core 1.0, section 3.1; RFC 7636 (PKCE); RFC 9700 (OAuth security).
 """
@@ -41,22 +41,22 @@ IDLE: Final = timedelta(minutes=30)  # a session without a request ends
 LONGEST: Final = timedelta(hours=8)  # of a session
 LOGIN_WITHIN: Final = timedelta(minutes=15)
 NOTED_EVERY: Final = timedelta(minutes=1)  # requests of one session
-ASKED_AT_ONCE: Final = 16  # exchanges of codes; the others wait
+ASKED_AT_ONCE: Final = 16  # concurrent exchanges of codes; others wait
 METADATA_KEPT: Final = 3600.0  # seconds
-PAUSE: Final = 5.0  # seconds between two attempts to fetch it, as anybody can begin a login
+PAUSE: Final = 5.0  # seconds between two attempts to fetch it, as anyone can begin a login
 LONGEST_COOKIE: Final = 200  # characters
 CALLBACK: Final = "/login/callback"
 AFTER_LOGIN: Final = "/approvals"
 _LONGEST_STATE: Final = 2000  # characters
 _LONGEST_PATH: Final = 500  # characters of a page to return to
 _PAGE: Final = re.compile(rf"{AFTER_LOGIN}/[A-Za-z0-9_-]+")  # the alphabet of `seal`: no dots, which lead elsewhere
-KEY_NAME: Final = "web"  # in the store: of the key that logins and sessions are encrypted with
+KEY_NAME: Final = "web"  # in the store: the name of the key that encrypts logins and sessions
 _SESSIONS: Final = "(sessions)"  # the space of notes
-_SEEN: Final = "/seen"  # after the name of a session
+_SEEN: Final = "/seen"  # after the id of a session
 
 
 class LoginFailed(Exception):  # noqa: N818  # an answer to a person
-    """A login did not work; the text is for the person, and the reason for the audit log alone."""
+    """A failed login; the text is for the person, the reason for the audit log only."""
 
     def __init__(self, text: str, reason: str, to: str = AFTER_LOGIN) -> None:
         super().__init__(text)
@@ -65,7 +65,7 @@ class LoginFailed(Exception):  # noqa: N818  # an answer to a person
 
 
 class OtherBrowserError(Exception):
-    """A login ended in another browser than the one that began it, such as one that an app opened."""
+    """A login ended in another browser than it began in, such as one that an app opened."""
 
     def __init__(self, to: str) -> None:
         super().__init__("this login began in another browser")
@@ -74,19 +74,19 @@ class OtherBrowserError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    """A login that has begun; it travels encrypted as its `state`."""
+    """A login in progress; its encrypted form is the `state` parameter."""
 
     browser: str  # a hash of the cookie
     nonce: str
     code_verifier: str
     to: str  # the page to return to
     began: datetime
-    again: bool  # it was begun once more in the browser where the first login ended
+    again: bool  # begun again in the browser where the first login ended
 
 
 _ATTEMPT: Final = TypeAdapter(_Attempt)
 _GARBAGE: Final = (ValueError, TypeError, AttributeError, RecursionError)
-"""Errors of Authlib about answers that are no JSON, or another value than an object."""
+"""Errors of Authlib about replies that are not JSON, or not an object."""
 
 
 class OpenIdLogin:
@@ -102,12 +102,12 @@ class OpenIdLogin:
         self._fetched = self._tried = float("-inf")
         self._fetching = anyio.Lock()
         self._asking = anyio.CapacityLimiter(ASKED_AT_ONCE)
-        self._trusting: ssl.SSLContext | None = None  # reading the certificates takes its time
-        known = [each.issuer for each in auth.issuers].index(settings.issuer)  # the configuration was checked
+        self._trusting: ssl.SSLContext | None = None  # cached, as loading the certificates is slow
+        known = [each.issuer for each in auth.issuers].index(settings.issuer)  # validated in the configuration
         self._verifier: JwtVerifier = verifier(auth, "").signed[known]
 
     async def begin(self, to: str, browser: str, *, again: bool = False) -> str:
-        """Return the address at the provider where this browser logs in, to go on to a page of ours.
+        """Return the provider's login URL for this browser, with a page of ours to return to.
 
         Raises:
             LoginFailed: the provider cannot be reached.
@@ -131,11 +131,11 @@ class OpenIdLogin:
         return str(url)
 
     async def finish(self, query: Mapping[str, str], browser: str | None) -> tuple[Principal, str]:
-        """Return the principal who has logged in, and the page to go on to.
+        """Return the principal who has logged in, and the page to return to.
 
         Raises:
             OtherBrowserError: this browser did not begin the login.
-            LoginFailed: it did not work.
+            LoginFailed: the login failed.
         """
         attempt = self._attempt(query.get("state", ""))
         if browser is None or not secrets.compare_digest(sha256_of(browser), attempt.browser):
@@ -154,7 +154,7 @@ class OpenIdLogin:
         found = unseal(self._secret, state, "login") if len(state) <= _LONGEST_STATE else None
         try:
             attempt = None if found is None else _ATTEMPT.validate_json(found)
-        except ValidationError:  # of another version
+        except ValidationError:  # from another version
             attempt = None
         if attempt is None or not timedelta() <= utc_now() - attempt.began <= LOGIN_WITHIN:
             to = AFTER_LOGIN if attempt is None else attempt.to
@@ -164,7 +164,7 @@ class OpenIdLogin:
     async def _identity(self, code: str, attempt: _Attempt) -> Identity:
         """Exchange the code for an ID token, and return the identity that it proves.
 
-        Groups and others may be at the userinfo endpoint alone (OpenID Connect Core 1.0, section 5.4).
+        Groups and other claims may exist only at the userinfo endpoint (OpenID Connect Core 1.0, section 5.4).
         """
         text = "The login did not work. Log in again, and tell your administrator if that does not help."
         try:
@@ -205,7 +205,7 @@ class OpenIdLogin:
         )
 
     async def _endpoint(self, name: str, to: str) -> str:
-        """Return an endpoint of the provider, from its metadata; old metadata is better than none."""
+        """Return an endpoint of the provider from its metadata; use outdated metadata if it cannot be fetched."""
         try:
             if anyio.current_time() - self._fetched >= METADATA_KEPT:
                 await self._fetch_metadata()
@@ -217,7 +217,7 @@ class OpenIdLogin:
             raise LoginFailed("The login is not set up rightly.", f"{name} in its metadata {error}", to) from None
 
     async def _fetch_metadata(self) -> None:
-        """Fetch the metadata, once for all who wait, and not again at once after a failure."""
+        """Fetch the metadata once for all waiting logins; pause before the next attempt after a failure."""
         async with self._fetching:
             now = anyio.current_time()
             if now - self._fetched < METADATA_KEPT:
@@ -241,7 +241,7 @@ def with_userinfo(identity: Identity, claims: object) -> Identity:
 
 
 def local_path(to: str) -> str:
-    """Return a page of ours to go on to; anything else becomes the list of approvals."""
+    """Return a page of ours to return to; any other value becomes the list of approvals."""
     return to if len(to) <= _LONGEST_PATH and _PAGE.fullmatch(to) else AFTER_LOGIN
 
 
@@ -257,7 +257,7 @@ _SESSION: Final = TypeAdapter(_Session)
 class WebSessions:
     """The sessions of all replicas, in the store.
 
-    Each has two notes: the session itself, which is never written again once it was ended, and its last request.
+    Each has two notes: the session itself, which is never written again after its end, and its last request.
     """
 
     def __init__(self, store: Store, secret: bytes) -> None:
@@ -274,7 +274,7 @@ class WebSessions:
         return cookie
 
     async def find(self, cookie: str | None) -> Principal | None:
-        """Return the principal of a session; None: there is no such session, or it is over."""
+        """Return the principal of a session; None if it does not exist or is over."""
         if not cookie or len(cookie) > LONGEST_COOKIE:
             return None
         name, now = sha256_of(cookie), utc_now()
@@ -283,7 +283,7 @@ class WebSessions:
         found = unseal(self._secret, note, name) if isinstance(note, str) else None
         try:
             session = None if found is None else _SESSION.validate_json(found)
-        except ValidationError:  # of another version
+        except ValidationError:  # from another version
             return None
         if session is None or not isinstance(seen, str) or now - session.began >= LONGEST:
             return None

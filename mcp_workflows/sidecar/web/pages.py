@@ -1,4 +1,4 @@
-"""The pages: open questions, one question with its form, login and logout. They work without script."""
+"""The pages: open questions, one question with its form, login and logout. They work without JavaScript."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from mcp_workflows.tools.questions import ELICIT, REASON, argument_lines, choice
 
 logger = logging.getLogger(__name__)
 
-SESSION: Final = "__Host-mcp-workflows"  # cookies: such names are kept for this host, over TLS, for all paths
+SESSION: Final = "__Host-mcp-workflows"  # cookies: browsers bind such names to this host, TLS and all paths
 BROWSER: Final = "__Host-mcp-workflows-login"
 MOST_NAME: Final = 60  # characters of the name of a host
 MOST_BODY: Final = 64 * 1024  # bytes of a form
@@ -60,7 +60,7 @@ _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": _POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Referrer-Policy": "same-origin",  # with none at all, browsers would send forms with `Origin: null`
+    "Referrer-Policy": "same-origin",  # without any referrer, browsers would send forms with `Origin: null`
     "X-Content-Type-Options": "nosniff",
     "X-Robots-Tag": "noindex",
 }
@@ -73,11 +73,11 @@ Page: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One field of a form, as the template draws it."""
+    """One field of a form, as the template renders it."""
 
     name: str
     title: str
-    kind: str  # choice, choices, number, long, json, or a type of HTML input
+    kind: str  # choice, choices, number, long, json, or an HTML input type
     required: bool
     description: str = ""
     choices: Sequence[tuple[str, str]] = ()  # value and label
@@ -90,13 +90,13 @@ class Form:
     """The form of a question."""
 
     fields: Sequence[Field]
-    decides: bool  # two large buttons, Approve and Decline
-    yes: str | None  # the one yes or no that the buttons answer
+    decides: bool  # shows two large buttons, Approve and Decline
+    yes: str | None  # the single yes-or-no field that the buttons answer
     can_decline: bool
 
 
 class Web:
-    """The pages of a server. They do what their visitor may do over MCP, through the same service."""
+    """The pages of a server. They allow their visitor the same as over MCP, through the same service."""
 
     def __init__(self, workflows: Workflows, settings: WebSettings, auth: AuthSettings, web_url: str) -> None:
         parts = urlsplit(web_url)
@@ -124,7 +124,7 @@ class Web:
         self._templates.filters["exact"] = exact
 
     def routes(self, guards: Sequence[Middleware]) -> Sequence[Route]:
-        """Return the routes; the guards check each request before."""
+        """Return the routes; the guards check each request first."""
         guarded = [*guards, Middleware(SameOrigin, origin=self._origin, headers=self._headers)]
         pages: Sequence[tuple[str, Page, str]] = [
             ("/approvals", self._inbox, "GET"),
@@ -138,7 +138,7 @@ class Web:
         return [Route(path, self._safe(page), methods=[method], middleware=guarded) for path, page, method in pages]
 
     def _safe(self, page: Page) -> Page:
-        """Return the page with its security headers, and with words in place of an error."""
+        """Return the page with its security headers, and with messages for errors."""
 
         async def serve(request: Request) -> Response:
             try:
@@ -166,7 +166,7 @@ class Web:
         _, sessions = await self._ready()
         return await sessions.find(request.cookies.get(SESSION))
 
-    def _render(self, template: str, status: int = 200, **values: Any) -> Response:  # Any: whatever a template shows
+    def _render(self, template: str, status: int = 200, **values: Any) -> Response:  # Any: the values of a template
         known = {"path": self._path, "visitor": None, **values}
         return HTMLResponse(self._templates.get_template(template).render(known), status)
 
@@ -176,7 +176,7 @@ class Web:
     # --- login and logout
 
     async def _login(self, request: Request) -> Response:
-        """Send the browser to the identity provider."""
+        """Redirect the browser to the identity provider."""
         login, _ = await self._ready()
         browser = request.cookies.get(BROWSER, "")
         browser = browser if _COOKIE.fullmatch(browser) else secrets.token_urlsafe(32)
@@ -189,7 +189,7 @@ class Web:
         return response
 
     async def _callback(self, request: Request) -> Response:
-        """End a login that the identity provider has sent back."""
+        """Complete a login after the redirect from the identity provider."""
         login, sessions = await self._ready()
         try:
             principal, to = await login.finish(request.query_params, request.cookies.get(BROWSER))
@@ -254,7 +254,7 @@ class Web:
             status,
             visitor=_name(principal),
             question=question,
-            message=message.removesuffix(listed),  # the arguments of a start are in it, and shown below it
+            message=message.removesuffix(listed),  # the message contains the arguments, which are shown below it
             url=url,
             form=form,
             wrong=wrong,
@@ -262,7 +262,7 @@ class Web:
 
     async def _answer(self, request: Request) -> Response:
         principal = await self._visitor(request)
-        if principal is None:  # no redirect: `form-action` would stop it at the provider
+        if principal is None:  # no redirect: `form-action` would block it at the provider
             text = "Your session is over, and your answer was not taken. Log in, and answer again."
             return self._render("message.html", 401, text=text, again=request.url.path)
         try:
@@ -297,7 +297,7 @@ class SameOrigin:
     """
 
     def __init__(self, app: ASGIApp, origin: str, headers: Mapping[str, str]) -> None:
-        """`headers`: of the refusal."""
+        """`headers`: those of a refusal."""
         self._app = app
         self._headers = headers
         self._origin = origin.lower()
@@ -319,7 +319,7 @@ async def _form_data(request: Request) -> Mapping[str, Sequence[str]]:
     """Return the values of a form by field.
 
     Raises:
-        ValueError: it is too large, or none that a browser sends; the text is for the person.
+        ValueError: it is too large, or not in the format of browsers; the text is for the person.
     """
     body = b""
     async for chunk in request.stream():
@@ -341,7 +341,7 @@ def _name(principal: Principal) -> str:
 
 
 def exact(value: JSON) -> str:
-    """Return an argument as it is, or as JSON in ASCII if a part of it could not be seen."""
+    """Return an argument unchanged, or as JSON in ASCII if part of it would be invisible."""
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
     return text if cleaned(text, len(text) + 1) == text else json.dumps(value)
 
@@ -353,11 +353,11 @@ _BOUNDS: Final[Mapping[str, str]] = {
     "minimum": "min",
     "maximum": "max",
 }
-_PREFIX: Final = "answer."  # of fields, so that none is taken for one of ours
+_PREFIX: Final = "answer."  # of fields, so that none is mistaken for one of ours
 
 
 def form_of(request: InputRequest, given: Mapping[str, Sequence[str]] = {}) -> Form:
-    """Return the form of a question, filled with the values that were sent before, if any were."""
+    """Return the form of a question, filled with previously sent values, if any."""
     properties, required = _schema_of(request)
     lone = yes_no_field({"properties": properties})
     yes = lone if lone in required else None
@@ -372,7 +372,7 @@ def form_of(request: InputRequest, given: Mapping[str, Sequence[str]] = {}) -> F
 
 
 def _schema_of(request: InputRequest) -> tuple[Mapping[str, Schema], Sequence[JSON]]:
-    """Return the fields of a form and the required ones. A workflow may have written anything in their place."""
+    """Return the fields of a form and the required ones, whatever a workflow put there."""
     schema = object_at(dict(request.params), "requestedSchema")
     properties = object_at(schema, "properties")
     return {name: object_at(properties, name) for name in properties}, list_at(schema, "required")
@@ -414,10 +414,10 @@ def _text(value: JSON) -> str:
 
 
 def response_of(form: Form, request: InputRequest, given: Mapping[str, Sequence[str]]) -> Mapping[str, JSON]:
-    """Return the response that a form was sent with; the service checks it like any other.
+    """Return the response in a submitted form; the service validates it like any other.
 
     Raises:
-        ValueError: it was sent without a button, or a field cannot be read; the text is for the person.
+        ValueError: it was submitted without a button, or a field is invalid; the text is for the person.
     """
     pressed = given.get("action")
     if pressed not in ([Action.ACCEPT], [Action.DECLINE]):
@@ -433,7 +433,7 @@ def response_of(form: Form, request: InputRequest, given: Mapping[str, Sequence[
         if values and (accepts or name == REASON):
             content[name] = _value(each.title, properties[name], values)
         elif accepts and each.required and each.kind == "choices":
-            content[name] = []  # browsers send nothing for boxes that are all empty
+            content[name] = []  # browsers send nothing for a group of empty boxes
     says_no = not accepts and form.yes is not None and request.declinable is False
     if form.yes is not None and (accepts or says_no):
         content[form.yes] = accepts
@@ -460,7 +460,7 @@ def _value(title: str, rules: Schema, values: Sequence[str]) -> JSON:
 
 
 def _number(text: str) -> float:
-    """Return a number as HTML forms write them, such as `05` and `.5`."""
+    """Return a number in the format of HTML forms, such as `05` and `.5`."""
     try:
         return int(text)
     except ValueError:

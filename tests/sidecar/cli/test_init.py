@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar

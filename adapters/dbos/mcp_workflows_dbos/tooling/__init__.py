@@ -34,7 +34,7 @@ class Read(Protocol):
 
 
 class DbosTooling:
-    """The protocols of `mcp_workflows.kit.tooling` that DBOS can."""
+    """The protocols of `mcp_workflows.kit.tooling` that DBOS supports."""
 
     first_settings: ClassVar[Mapping[str, str]] = {"module": "app"}
 
@@ -85,7 +85,7 @@ class DbosTooling:
         return explain_execution(rows[ref.handle], self._executor(), latest)
 
     def preview(self, start: Start) -> Mapping[str, JSON]:
-        """Return the start that would be sent, its arguments converted to the type hints; see `Previews`."""
+        """Return the start that would be sent, with its arguments converted to the type hints; see `Previews`."""
         args, named = split(to_jsonable_python(self._arguments(start), bytes_mode="base64"))
         shown = {"workflow_name": start.workflow, "workflow_id": start.key, "args": [*args], "kwargs": {**named}}
         queue = self._settings.queue_of(start.options)
@@ -114,8 +114,8 @@ class DbosTooling:
         return draft_file(Path(address), start)
 
     def _unusable(self, error: EngineError) -> Finding:
-        """Return the finding of a check that the database did not answer."""
-        outage = self._outage  # has the remedy
+        """Return the finding of a check without an answer from the database."""
+        outage = self._outage  # includes the remedy
         return Finding(ok=False, text=outage or str(error), hint=None if outage else _NO_DATABASE)
 
     @property

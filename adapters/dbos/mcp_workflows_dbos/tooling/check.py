@@ -11,14 +11,14 @@ from mcp_workflows_dbos.tables import ExecutedWorkflow
 
 
 def check_engine(settings: DbosSettings, executor: Executor | None, queues: Sequence[str]) -> Finding:
-    """Return whether the workflows of the engine run, once its database has answered."""
+    """Return whether the workflows of the engine run, after its database has answered."""
     if executor is None:
         names = ", ".join(queues) or "none"
         if settings.queue is not None and settings.queue not in queues:
             return Finding(ok=False, text=f"no worker has registered the queue {settings.queue} (there are: {names})")
         return Finding(ok=True, text=f"the database answers; workers elsewhere have the queues {names}")
     if executor.problem is not None:
-        hint = "correct the module and restart" if executor.is_running else None  # else it has the remedy
+        hint = "correct the module and restart" if executor.is_running else None  # otherwise it contains the remedy
         return Finding(ok=False, text=executor.problem, hint=hint)
     if not executor.is_running:
         return Finding(ok=True, text="another process runs the workflows; this one hands executions to it")
@@ -34,7 +34,7 @@ def check_workflow(
     queue: str | None,
     queues: Sequence[str],
 ) -> Finding:
-    """Return whether the module has a workflow; for workers elsewhere, whether it has run and its queue exists."""
+    """Return whether the module has a workflow; for other workers, whether it has run and its queue exists."""
     if executor is not None:
         if workflow in executor.workflows:
             return Finding(ok=True, text=f"workflow {workflow} is in {executor.application.module}")

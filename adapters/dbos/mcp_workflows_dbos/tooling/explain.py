@@ -1,4 +1,4 @@
-"""The reason for the state of an execution: its process, the version of its code, or the input that it waits for."""
+"""The reason for the state of an execution: its process, the version of its code, or its open question."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcp_workflows_dbos.describe import execution_of
 from mcp_workflows_dbos.executor import Executor
 from mcp_workflows_dbos.tables import Row
 
-_REPEATED: Final = 2  # attempts from which on the reason names their number
+_REPEATED: Final = 2  # from this number of attempts, the reason contains it
 _RESUME: Final = (
     "DBOS recovers an execution only with the version of the code that began it. Deploy that version again, or, if the "
     "new code takes the same steps in the same order, set `version:` in the engine and keep it across edits; or cancel "
@@ -21,7 +21,7 @@ _RESUME: Final = (
 
 
 def explain(row: Row, executor: Executor | None, latest: str | None) -> Explanation:
-    """Return the explanation; `latest` is the version of the code that was launched last."""
+    """Return the explanation; `latest` is the version of the code that was last launched."""
     reason, advice = _reason(row, executor, latest)
     return Explanation(reason=reason, facts=dict(_facts(row, executor)), advice=advice)
 

@@ -23,7 +23,7 @@ def find_workflow(reference: str) -> WorkflowFunction:
     """Return the workflow `module:function`.
 
     Raises:
-        ConfigError: the module cannot be imported, or the function is no workflow.
+        ConfigError: the module cannot be imported, or the function is not a workflow.
     """
     module_name, _, attribute = reference.partition(":")
     known = workflows_in(load_module(module_name))
@@ -37,7 +37,7 @@ def schema_of(workflow: WorkflowFunction) -> WorkflowSchema:
     """Return the schemas of a workflow.
 
     Raises:
-        ConfigError: its type hints have no JSON Schema; the message has the file and the line.
+        ConfigError: its type hints have no JSON Schema; the message has the file and line.
     """
     plain, where = inspect.unwrap(workflow.function), f"{workflow.place}: {workflow.attribute}"
     hints: dict[str, Any] = {}  # Any: type hints
@@ -74,7 +74,7 @@ def _parameters(function: Callable[..., Any], where: str) -> Mapping[str, inspec
 
 
 def _input_schema(parameters: Mapping[str, inspect.Parameter], hints: Mapping[str, Any]) -> Schema:  # Any: type hints
-    """Return the schema of an object with a property for each parameter, and shared definitions at its root."""
+    """Return the schema of an object with a property per parameter, and shared definitions at its root."""
     adapters: list[tuple[str, Any, TypeAdapter[Any]]] = [  # Any: the types of the hints
         (name, "validation", TypeAdapter(hints.get(name, Any))) for name in parameters
     ]
@@ -89,7 +89,7 @@ def _input_schema(parameters: Mapping[str, inspect.Parameter], hints: Mapping[st
 
 
 def _output_schema(hint: Any) -> Schema | None:  # Any: a type hint
-    """Return the schema of a result, or None if it is no object; a recursive model's reference is resolved."""
+    """Return the schema of a result, or None if it is not an object; a recursive model's reference is resolved."""
     adapter: TypeAdapter[Any] = TypeAdapter(hint)  # Any: the type of the hint
     schema = adapter.json_schema(mode="serialization")
     if "$ref" in schema:
@@ -101,7 +101,7 @@ def _output_schema(hint: Any) -> Schema | None:  # Any: a type hint
 def describe_workflows(
     module: str, workflows: Iterable[WorkflowFunction]
 ) -> tuple[Mapping[str, Discovered], Sequence[str]]:
-    """Return the workflows that can be tools, by name, with what their tools need, and why each other one cannot."""
+    """Return the workflows that can be tools, by name, with what their tools need, and why the others cannot."""
     found: dict[str, Discovered] = {}
     problems: list[str] = []
     for each in workflows:
@@ -125,7 +125,7 @@ def draft_file(file: Path, start: str | None) -> DraftedEngine:
     """Return the engine and the tools of a Python file; `start` names the only workflow to offer.
 
     Raises:
-        ConfigError: the file cannot be imported, is not the module of its name, or no workflow of it can be a tool.
+        ConfigError: the file cannot be imported, is not the module of its name, or none of its workflows can be a tool.
     """
     file = file.resolve()
     if not file.is_file():

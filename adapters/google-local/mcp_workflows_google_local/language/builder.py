@@ -1,4 +1,4 @@
-"""Nodes of the source -> steps. Whatever the language does not have is told here, where it stands."""
+"""Nodes of the source -> steps. Anything outside the language is reported with its place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mcp_workflows_google_local.language.yaml_nodes import At, Fields, Items, No
 
 
 def stages(node: Node) -> steps.Body:
-    """The steps of a list of them."""
+    """Return the steps of a list."""
     return [_named(item) for item in items_of(node, "steps")]
 
 
@@ -34,7 +34,7 @@ def _named(node: Node) -> steps.Stage:
 
 
 def stage(name: str, node: Node, at: At, *, inline: bool = False) -> steps.Stage:
-    """A step of what stands under its name."""
+    """Return a step from the node under its name."""
     if not isinstance(node, Fields):
         raise node.at.error(f"The step {name!r} must be a map, as `assign:` or `call:`")
     action = _the_action(name, node)

@@ -1,4 +1,4 @@
-"""Checks that Google makes at deployment: unknown variables, functions and steps, and jumps that lead nowhere.
+"""Google's checks at deployment: unknown variables, functions and steps, and invalid jumps.
 
 Source: https://cloud.google.com/workflows/docs/reference/syntax/variables (scopes), .../jumps, .../parallel-steps
 """
@@ -66,7 +66,7 @@ def _assign(action: steps.Assign, place: Place, at: At) -> None:
         while isinstance(root, Part):
             check_expression(root.key, place, assignment.at)
             root = root.of
-        assert isinstance(root, Name)  # the builder saw to it
+        assert isinstance(root, Name)  # the builder checked this
         check_expression(root, place, assignment.at)
         check_writable(root.name, place, assignment.at)
 

@@ -12,7 +12,7 @@ from mcp_workflows_google_local.language.values import is_list, is_map
 
 
 class Tag(StrEnum):
-    """The tags by which a workflow knows an error."""
+    """The tags that identify an error for a workflow."""
 
     AUTH = "AuthError"
     CONNECTION = "ConnectionError"
@@ -33,7 +33,7 @@ class Tag(StrEnum):
 
 
 class DeployError(Exception):
-    """The source cannot be deployed: what is wrong, where (1-based line and column), and what to do."""
+    """The source cannot be deployed: the problem, its place (1-based line and column), and the remedy."""
 
     def __init__(self, text: str, *, line: int = 1, column: int = 1) -> None:
         super().__init__(text)
@@ -46,26 +46,26 @@ class DeployError(Exception):
 
 
 class WorkflowError(Exception):
-    """An error that `except` and `retry` may catch; `payload` is what they see: a map with tags, or what was raised."""
+    """An error that `except` and `retry` may catch; they see `payload`: a map with tags, or what was raised."""
 
     def __init__(self, payload: JSON) -> None:
-        super().__init__("an error of the workflow")  # the payload may hold secrets: it is not told
+        super().__init__("an error of the workflow")  # the payload may contain secrets, so the message omits it
         self.payload: JSON = payload
-        self.origin: tuple[str, str, int] | None = None  # routine, step and line it came from, once known
+        self.origin: tuple[str, str, int] | None = None  # routine, step and line of its origin, once known
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Its tags; none if it is not a map that has some."""
+        """Its tags; empty unless it is a map with tags."""
         tags = self.payload.get("tags") if is_map(self.payload) else None
         return tuple(str(tag) for tag in tags) if is_list(tags) else ()
 
 
 class Exhausted(WorkflowError):  # noqa: N818  # it says what happened
-    """The execution used up what it may: nothing catches that."""
+    """The execution exceeded a limit; nothing catches this."""
 
 
 class Raised(Exception):  # noqa: N818  # it says what happened
-    """Nothing caught an error, and the execution failed with it: in this step of this routine, at this line."""
+    """The execution failed with an uncaught error in this step of this routine, at this line."""
 
     def __init__(self, payload: JSON, routine: str, step: str, line: int = 0) -> None:
         super().__init__(f"in step {step!r}, routine {routine!r}, line: {line}")
@@ -76,5 +76,5 @@ class Raised(Exception):  # noqa: N818  # it says what happened
 
 
 def failure(tag: Tag, message: str, **more: JSON) -> WorkflowError:
-    """The error that the engine itself raises under this tag."""
+    """Return the engine's own error with this tag."""
     return WorkflowError({"message": message, "tags": [tag.value], **more})

@@ -15,10 +15,10 @@ from mcp_workflows_google_local.language.yaml_nodes import At
 
 
 class Surroundings(Protocol):
-    """Where an expression is evaluated."""
+    """The context of an expression."""
 
     def read(self, name: str) -> JSON:
-        """The variable of this name; KeyError if it has none yet."""
+        """Return the variable of this name; KeyError without a value."""
         ...
 
     async def call(self, name: str, arguments: Sequence[JSON]) -> JSON:
@@ -28,35 +28,35 @@ class Surroundings(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapTemplate:
-    """A map with expressions in it, in keys too."""
+    """A map with expressions, also in keys."""
 
     fields: Sequence[tuple[Template, Template]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListTemplate:
-    """A list with expressions in it."""
+    """A list with expressions."""
 
     items: Sequence[Template]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formula:
-    """An expression, or a literal, and where it stands."""
+    """An expression or a literal, and its place."""
 
     expression: Expression
     at: At
 
 
 Template: TypeAlias = Formula | MapTemplate | ListTemplate
-"""A value as the source writes it: with expressions in it."""
+"""A value in the form of the source, with expressions."""
 
 
 async def filled(template: Template, where: Surroundings) -> JSON:
-    """The value of a template, sharing nothing with any variable.
+    """Return the value of a template, which shares nothing with any variable.
 
     Raises:
-        WorkflowError: of an expression in it.
+        WorkflowError: raised by an expression in it.
     """
     if isinstance(template, MapTemplate):
         return {await _key(key, where): await filled(value, where) for key, value in template.fields}
@@ -73,10 +73,10 @@ async def _key(key: Template, where: Surroundings) -> str:
 
 
 async def value_of(expression: Expression, where: Surroundings) -> JSON:
-    """The value of an expression; it may be part of a variable.
+    """Return the value of an expression, which may be part of a variable.
 
     Raises:
-        WorkflowError: as the operators and functions in it do.
+        WorkflowError: raised by the operators and functions in it.
     """
     if isinstance(expression, Literal):
         return expression.value

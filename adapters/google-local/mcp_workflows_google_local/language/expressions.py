@@ -1,4 +1,4 @@
-"""Expressions: text inside ${...} -> nodes. Tokens and a parser by precedence; nothing is evaluated here.
+"""Expressions: text inside ${...} -> nodes. Tokens and a parser by precedence, without evaluation.
 
 Source: https://cloud.google.com/workflows/docs/reference/syntax/expressions and .../datatypes (order of operations)
 """
@@ -25,11 +25,11 @@ from mcp_workflows_google_local.language.nodes import (
 from mcp_workflows_google_local.language.values import is_finite
 
 LENGTH_LIMIT: Final = 400  # characters of an expression
-DEPTH_LIMIT: Final = 60  # of nested parentheses and the like: ours, so that nothing overflows
+DEPTH_LIMIT: Final = 60  # of nested parentheses and the like: our limit, against overflows
 
 
 class Malformed(Exception):  # noqa: N818  # it says what happened
-    """Not an expression: why."""
+    """The reason why a text is not an expression."""
 
 
 _TOKEN = re.compile(
@@ -60,7 +60,7 @@ _ESCAPES: Mapping[str, str] = {
 }
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 
-_LEVELS: Sequence[frozenset[str]] = (  # loosest first; all bind to the left
+_LEVELS: Sequence[frozenset[str]] = (  # loosest first; all are left-associative
     frozenset({"or"}),
     frozenset({"and"}),
     frozenset({"<", "<=", ">", ">=", "==", "!=", "in"}),
@@ -78,10 +78,10 @@ class Token:
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """The tokens of an expression, and an end.
+    """Yield the tokens of an expression, and an end.
 
     Raises:
-        Malformed: a character belongs to none.
+        Malformed: a character belongs to no token.
     """
     index = 0
     while index < len(text):
@@ -96,10 +96,10 @@ def tokens(text: str) -> Iterator[Token]:
 
 
 def parse(text: str) -> Expression:
-    """The expression of a text, without its ${}.
+    """Return the expression of a text without its ${}.
 
     Raises:
-        Malformed: it is none, or too long.
+        Malformed: it is not an expression, or too long.
     """
     if len(text) > LENGTH_LIMIT:
         raise Malformed(f"longer than {LENGTH_LIMIT} characters: assign parts of it to variables")
@@ -132,7 +132,7 @@ def unescaped(text: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class _Parser:
-    """Where parsing is."""
+    """The state of the parser."""
 
     tokens: Sequence[Token]
     index: int = 0
@@ -147,7 +147,7 @@ class _Parser:
         return self.tokens[self.index - 1]
 
     def sign(self, *texts: str) -> str | None:
-        """The next token if it is one of these signs; it is taken then."""
+        """Take and return the next token if it is one of these signs."""
         return self.take().text if self.next.kind == "sign" and self.next.text in texts else None
 
     def expect(self, kind: str, text: str = "") -> Token:
@@ -186,7 +186,7 @@ class _Parser:
         return found
 
     def key(self) -> str:
-        """A word after a dot: words like `in` are keys there."""
+        """Return a word after a dot, where words like `in` are keys."""
         if self.next.kind == "name" or self.next.text in _WORDS.values():
             return self.take().text
         raise Malformed(f"expected a name after '.', found {self.next.text}")

@@ -1,4 +1,4 @@
-"""Where steps run: an execution, its branches, and the variables of each place."""
+"""The context of steps: an execution, its branches, and the variables of each place."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from mcp_workflows_google_local.language.library_sys import GET_ENV, environment
 from mcp_workflows_google_local.language.scopes import Memory, Scope
 from mcp_workflows_google_local.language.values import copied
 
-GIVE_WAY: Final = 32  # steps that run before others may
+GIVE_WAY: Final = 32  # steps that run before others get a turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goto:
-    """Go on at a step of this name, or end, continue, break."""
+    """Continue at a step of this name, or end, continue, break."""
 
     target: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """The routine is over, with this result."""
+    """The routine has ended, with this result."""
 
     value: JSON
 
@@ -51,10 +51,10 @@ class Execution:
     current: dict[Path, Step] = field(default_factory=dict[Path, Step])
 
     async def enter(self, lane: Lane, routine: str, stage: steps.Stage) -> None:
-        """A step begins.
+        """Enter a step.
 
         Raises:
-            Exhausted: ResourceLimitError, it is one too many.
+            Exhausted: ResourceLimitError, too many steps.
         """
         self.count += 1
         if self.count > steps.STEP_LIMIT:
@@ -68,16 +68,16 @@ class Execution:
 
 @dataclass(slots=True, kw_only=True)
 class Lane:
-    """One sequence of steps: the main one, or a branch; it numbers its effects."""
+    """One sequence of steps, the main one or a branch; it numbers its effects."""
 
     execution: Execution
     path: Path = ()
     count: int = 0
-    calls: int = 1  # routines in routines
-    parallels: int = 0  # parallel steps in parallel steps
+    calls: int = 1  # depth of nested routines
+    parallels: int = 0  # depth of nested parallel steps
 
     def next_path(self) -> Path:
-        """The path of its next effect or parallel step."""
+        """Return the path of the next effect or parallel step."""
         self.count += 1
         return (*self.path, self.count)
 
@@ -88,32 +88,32 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Where a step runs: in which routine, with which variables."""
+    """The routine and the variables of a running step."""
 
     lane: Lane
     routine: str
     scope: Scope
 
     async def run(self, body: steps.Body) -> Outcome:
-        """Run these steps here."""
+        """Run these steps in this frame."""
         return await self.lane.execution.run(body, self)
 
     def inner(self) -> Frame:
-        """The same with a scope of its own inside."""
+        """Return this frame with a separate inner scope."""
         return replace(self, scope=Scope(memory=self.scope.memory, outside=self.scope))
 
     def read(self, name: str) -> JSON:
-        """The variable of this name."""
+        """Return the variable of this name."""
         return self.scope.read(name)
 
     async def call(self, name: str, arguments: Sequence[JSON]) -> JSON:
-        """A function or subworkflow, arguments by position."""
+        """Call a function or subworkflow with arguments by position."""
         routine = self.lane.execution.routines.get(name)
         names = [parameter.name for parameter in routine.parameters] if routine else FUNCTIONS[name].parameters
         return await self.call_named(name, dict(zip(names, arguments, strict=False)))
 
     async def call_named(self, name: str, arguments: Mapping[str, JSON]) -> JSON:
-        """A function or subworkflow, arguments by name; a subworkflow hides a function of its name."""
+        """Call a function or subworkflow with arguments by name; a subworkflow hides a function of its name."""
         if name in self.lane.execution.routines:
             return await run_routine(self.lane, name, arguments)
         if name == GET_ENV:
@@ -125,7 +125,7 @@ async def run_routine(lane: Lane, name: str, arguments: Mapping[str, JSON]) -> J
     """Run main or a subworkflow, and return its result.
 
     Raises:
-        WorkflowError: what nothing in it caught.
+        WorkflowError: an uncaught error.
     """
     if lane.calls > steps.CALL_DEPTH_LIMIT:
         raise failure(Tag.RECURSION, f"more than {steps.CALL_DEPTH_LIMIT} subworkflows in one another")
@@ -146,5 +146,5 @@ async def run_routine(lane: Lane, name: str, arguments: Mapping[str, JSON]) -> J
 async def _argument(parameter: steps.Parameter, arguments: Mapping[str, JSON], frame: Frame) -> JSON:
     if parameter.name in arguments:
         return copied(arguments[parameter.name])
-    assert parameter.default  # the checks saw to it
+    assert parameter.default  # the checks ensured this
     return await filled(parameter.default, frame)

@@ -1,4 +1,4 @@
-"""Functions of the standard library: pure ones of values, and effects of the host."""
+"""Functions of the standard library: pure functions of values, and effects of the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcp_workflows_google_local.language.errors import Tag, WorkflowError, failu
 from mcp_workflows_google_local.language.values import is_int, is_list, is_map, is_number, type_name
 
 Effect: TypeAlias = Callable[[str, Mapping[str, JSON]], Awaitable[JSON]]
-"""Does one effect of the host, under the next path of this branch."""
+"""Performs one effect of the host, under the next path of this branch."""
 Pure: TypeAlias = Callable[..., JSON]
 Acting: TypeAlias = Callable[[Effect, Mapping[str, JSON]], Awaitable[JSON]]
 
@@ -20,7 +20,7 @@ Acting: TypeAlias = Callable[[Effect, Mapping[str, JSON]], Awaitable[JSON]]
 class Function:
     """A function: `pure` gets its arguments by position; `acting` all of them by name, and the host's effects.
 
-    `blocking`: Google lets it stand in call steps only.
+    `blocking`: Google allows it only in call steps.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Function:
 
     @property
     def parameters(self) -> Sequence[str]:
-        """The names of all its parameters, in their order."""
+        """The names of all its parameters in order."""
         return (*self.required, *self.optional)
 
     @property
@@ -42,7 +42,7 @@ class Function:
 
     @property
     def where(self) -> str:
-        """Where it may be called, for people."""
+        """The places where it may be called, for people."""
         return "call steps" if self.blocking else "expressions and call steps"
 
     async def apply(self, arguments: Mapping[str, JSON], effect: Effect) -> JSON:
@@ -71,12 +71,12 @@ _CHECKS: Final[Mapping[str, Check]] = {
 
 
 def wrong(function: str, name: str, wanted: str, value: JSON) -> WorkflowError:
-    """A TypeError about an argument."""
+    """Return a TypeError about an argument."""
     return failure(Tag.TYPE, f"{function}: {name} must be a {wanted}; got: {type_name(value)}")
 
 
 def need(function: str, wanted: str, **values: JSON) -> None:
-    """Every one of the values must be of this type.
+    """Check that all these values have this type.
 
     Raises:
         WorkflowError: TypeError.

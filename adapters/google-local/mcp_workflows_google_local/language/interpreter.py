@@ -1,4 +1,4 @@
-"""Steps -> effects and a result: the interpreter. Deterministic but for what the host answers."""
+"""Steps -> effects and a result: the interpreter. It is deterministic except for the host's results."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mcp_workflows_google_local.language.values import copied, is_int, is_list, 
 
 
 async def run_body(body: steps.Body, frame: Frame) -> Outcome:
-    """Steps, one after the other and as they jump; None: they came to their end.
+    """Run steps in sequence, with their jumps; None after the last one.
 
     Raises:
-        WorkflowError: what none of them caught, with where it came from.
+        WorkflowError: an uncaught error, with its origin.
     """
     index = 0
     while index < len(body):
@@ -58,7 +58,7 @@ async def _assign(action: steps.Assign, frame: Frame) -> Outcome:
 
 
 async def _assign_part(target: Part, value: JSON, frame: Frame) -> None:
-    """A new value inside a map or list; the variable is whole or unchanged."""
+    """Assign a value inside a map or list; the assignment is complete or has no effect."""
     keys: list[JSON] = []
     at: Any = target
     while isinstance(at, Part):

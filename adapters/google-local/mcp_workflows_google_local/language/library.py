@@ -1,4 +1,4 @@
-"""The standard library: one table of every function, what it takes, and where it may be called.
+"""The standard library: one table of all functions, their parameters, and where they may be called.
 
 Source: https://cloud.google.com/workflows/docs/reference/stdlib/overview
 """
@@ -23,14 +23,14 @@ MISSING: Final[Mapping[str, str]] = {
     "googleapis.": "connectors are not here: call the service's REST API with http.request instead",
     "experimental.": "it is experimental at Google and not here: start executions with http.post instead",
 }
-"""Prefixes of what Google has and this engine lacks, and what to do."""
+"""Prefixes of Google's functions that this engine lacks, and the remedy."""
 
 
 _SHIPPED: Final = ("mcp_elicit", "mcp_claim", "mcp_retry")
 
 
 def why_unknown(name: str) -> str:
-    """Why there is no function of this name."""
+    """Return the reason why there is no function of this name."""
     advice = next((text for prefix, text in MISSING.items() if name.startswith(prefix)), None)
     if name in _SHIPPED:
         return f"There is no subworkflow {name!r}: append what `mcp-workflows print helper google` prints"
@@ -38,7 +38,7 @@ def why_unknown(name: str) -> str:
 
 
 def supported() -> Sequence[tuple[str, str, str]]:
-    """Every function, for docs: its name, its parameters (`?`: may be left out), and where it may be called."""
+    """Return all functions, for docs: name, parameters (`?`: optional), and where they may be called."""
     rows = [(name, function.signature, function.where) for name, function in FUNCTIONS.items()]
     rows += [(name, "error", "retry predicate") for name in PREDICATES]
     rows += [(name, "", "retry policy") for name in POLICIES]

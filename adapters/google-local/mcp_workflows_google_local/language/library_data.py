@@ -14,7 +14,7 @@ from mcp_workflows_google_local.language.operators import as_text, bounded, trut
 from mcp_workflows_google_local.language.values import is_list, is_map
 
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+")
-_LONG: Final = 1000  # digits that certainly fit no 64 bits
+_LONG: Final = 1000  # digits that certainly exceed 64 bits
 _DOUBLE: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
@@ -66,7 +66,7 @@ def _prepend(objs: JSON, val: JSON) -> JSON:
 
 
 def _get(map_: JSON, keys: JSON) -> JSON:
-    """Return the value under a key or a path of keys; null where a map or a key is missing."""
+    """Return the value at a key or a path of keys; null if a map or a key is missing."""
     path = keys if is_list(keys) else [keys]
     found = map_
     for key in path:

@@ -1,4 +1,4 @@
-"""http.*: what is sent is encoded here, what comes back decoded, and a status of 400 or more becomes an HttpError.
+"""http.*: requests are encoded here, responses decoded, and a status of 400 or more becomes an HttpError.
 
 Source: https://cloud.google.com/workflows/docs/reference/stdlib/http/request and .../docs/http-requests
 """
@@ -21,7 +21,7 @@ from mcp_workflows_google_local.language.values import is_list, is_map
 DEFAULT_TIMEOUT: Final = 300  # seconds
 MAX_TIMEOUT: Final = 1800  # seconds
 RESPONSE_LIMIT: Final = 2 * 1024 * 1024  # bytes
-FAILED: Final = 400  # from this status on
+FAILED: Final = 400  # the lowest status of an error
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
 _URL: Final = re.compile(r"https?://[^/?#\s]+(?:[/?#]\S*)?\Z")
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -42,7 +42,7 @@ def _url(arguments: Mapping[str, JSON]) -> str:
 
 
 def _pairs(name: str, values: JSON) -> str:
-    """A map of texts, numbers, booleans or lists of them, URL-encoded."""
+    """Return a map of texts, numbers, booleans or lists of them, URL-encoded."""
     need("http", "map", **{name: values})
     pairs = ((key, item) for key, value in values.items() for item in (value if is_list(value) else [value]))
     return urlencode([(key, as_text(item)) for key, item in pairs], quote_via=quote)
@@ -56,7 +56,7 @@ def _headers(headers: JSON) -> dict[str, str]:
 
 
 def _body(body: JSON, headers: dict[str, str]) -> bytes | None:
-    """The bytes to send; says in the headers what they are, if the workflow did not."""
+    """Return the bytes to send; set their type in the headers, unless the workflow did."""
     if body is None:
         return None
     kind = next((value for name, value in headers.items() if name.lower() == "content-type"), None)
@@ -113,10 +113,10 @@ async def _request(effect: Effect, method: str, arguments: Mapping[str, JSON]) -
 
 
 def _response(answer: JSON) -> JSON:
-    """Return a response as the workflow sees it.
+    """Return a response in the form for the workflow.
 
     Raises:
-        WorkflowError: HttpError, its status is 400 or more; ResourceLimitError, it is larger than 2 MB.
+        WorkflowError: HttpError for a status of 400 or more; ResourceLimitError for more than 2 MB.
     """
     content = base64.b64decode(answer["body"] or "")
     if len(content) > RESPONSE_LIMIT:
@@ -124,7 +124,7 @@ def _response(answer: JSON) -> JSON:
     response = {"body": _content(content, answer["headers"]), "code": answer["code"], "headers": answer["headers"]}
     if answer["code"] < FAILED:
         return response
-    if isinstance(response["body"], bytes):  # bytes have no JSON, and an error may become one
+    if isinstance(response["body"], bytes):  # bytes cannot be JSON, and an error may become JSON
         response["body"] = base64.b64encode(response["body"]).decode()
     raise failure(Tag.HTTP, f"HTTP server responded with error code {answer['code']}", **response)
 

@@ -24,7 +24,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """When to try again, and how often at most."""
+    """When to retry, and the maximum number of times."""
 
     predicate: str
     max_retries: int

@@ -11,7 +11,7 @@ from mcp_workflows_google_local import JSON
 from mcp_workflows_google_local.language.errors import Tag, failure
 from mcp_workflows_google_local.language.functions import Effect, Function, need
 
-YEAR: Final = 366 * 24 * 3600  # seconds: the longest an execution may wait
+YEAR: Final = 366 * 24 * 3600  # seconds: the longest possible wait of an execution
 CALLBACK_TIMEOUT: Final = 43_200  # seconds
 SEVERITIES: Final = ("DEFAULT", "DEBUG", "INFO", "NOTICE", "WARNING", "ERROR", "CRITICAL", "ALERT", "EMERGENCY")
 CALLBACK_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
@@ -106,10 +106,10 @@ SYS: Final[Sequence[Function]] = (
 
 
 def environment(env: Mapping[str, str], arguments: Mapping[str, JSON]) -> JSON:
-    """sys.get_env: a variable of the environment, or the default.
+    """Return a variable of the environment, or the default, for sys.get_env.
 
     Raises:
-        WorkflowError: KeyError, there is none.
+        WorkflowError: KeyError, there is neither.
     """
     name = arguments["name"]
     need(GET_ENV, "string", name=name)

@@ -1,4 +1,4 @@
-"""text.*, json.*, base64.*, hash.*: strings and bytes. Regular expressions are Python's, less what RE2 lacks."""
+"""text.*, json.*, base64.*, hash.*: strings and bytes. Regular expressions are Python's, without what RE2 lacks."""
 
 from __future__ import annotations
 
@@ -106,10 +106,10 @@ def _of_string(name: str, apply: Callable[[str], JSON]) -> Function:
 
 
 def encoded(value: JSON, indent: int | None = None) -> str:
-    """The JSON of a value.
+    """Return the JSON of a value.
 
     Raises:
-        WorkflowError: TypeError, bytes are in it.
+        WorkflowError: TypeError, it contains bytes.
     """
     if has_bytes(value):
         raise failure(Tag.TYPE, "bytes cannot be JSON-encoded: use base64.encode")
@@ -118,10 +118,10 @@ def encoded(value: JSON, indent: int | None = None) -> str:
 
 
 def decoded(data: JSON) -> JSON:
-    """The value of a JSON text or its bytes.
+    """Return the value of a JSON text or its bytes.
 
     Raises:
-        WorkflowError: ValueError, it is not JSON.
+        WorkflowError: ValueError, the text is not JSON.
     """
     if not isinstance(data, bytes):
         need("json.decode", "string", data=data)

@@ -1,4 +1,4 @@
-"""for and parallel: one after the other, or at once.
+"""for and parallel: in sequence, or concurrently.
 
 Source: https://cloud.google.com/workflows/docs/reference/syntax/parallel-steps
 """
@@ -20,10 +20,10 @@ from mcp_workflows_google_local.language.values import is_int, is_list, type_nam
 
 
 async def _iterations(loop: steps.For, frame: Frame) -> Sequence[JSON]:
-    """Return the values that a loop iterates over.
+    """Return the values of a loop.
 
     Raises:
-        WorkflowError: TypeError, it is no list, or a range not of numbers.
+        WorkflowError: TypeError, not a list, or a range of other values than numbers.
     """
     if loop.range is not None:
         match await filled(loop.range, frame):
@@ -39,7 +39,7 @@ async def _iterations(loop: steps.For, frame: Frame) -> Sequence[JSON]:
 
 
 async def _iteration(loop: steps.For, frame: Frame, index: int, value: JSON) -> Outcome:
-    """One round of a loop."""
+    """Run one iteration of a loop."""
     inner = frame.inner()
     try:
         inner.scope.declare(loop.value, value)
@@ -61,11 +61,11 @@ async def run_for(action: steps.For, frame: Frame) -> Outcome:
 
 
 Work: TypeAlias = tuple[str | int, Callable[[Frame], Awaitable[Outcome]]]
-"""A branch or iteration: how its path goes on, and what it does."""
+"""A branch or iteration: the next part of its path, and its work."""
 
 
 async def run_parallel(action: steps.Parallel, frame: Frame) -> Outcome:
-    """Every branch to its end, whatever becomes of the others (continueAll)."""
+    """Run all branches to their ends, even if others fail (continueAll)."""
     lane = frame.lane
     if lane.parallels >= steps.PARALLEL_DEPTH_LIMIT:
         raise failure(Tag.PARALLEL_NESTING, f"more than {steps.PARALLEL_DEPTH_LIMIT} parallel steps in one another")
@@ -78,7 +78,7 @@ async def run_parallel(action: steps.Parallel, frame: Frame) -> Outcome:
             for _ in range(most):
                 group.create_task(branches.work())
     except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None  # the host's own, as it would come without branches
+        raise errors.exceptions[0] from None  # the host's own, in the same form as without branches
     finally:
         if resting:
             lane.execution.current[lane.path] = resting
@@ -125,7 +125,7 @@ async def _limit(action: steps.Parallel, frame: Frame) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class _Branches:
-    """The branches that are still to run, and the errors of those that did."""
+    """The branches that have not started, and the errors of those that ended."""
 
     frame: Frame
     works: Iterator[Work]
@@ -134,7 +134,7 @@ class _Branches:
     exhausted: Exhausted | None = None
 
     async def work(self) -> None:
-        """Run one branch after the other, as long as there are some."""
+        """Run one branch after another until none is left."""
         for name, run in self.works:
             outside = self.frame.lane
             lane = Lane(
@@ -156,7 +156,7 @@ class _Branches:
 
 
 def _unhandled(errors: dict[str | int, WorkflowError]) -> WorkflowError:
-    """The error of a parallel step some of whose branches failed."""
+    """Return the error of a parallel step with failed branches."""
     listed = sorted(errors.items(), key=lambda item: str(item[0]).rjust(20))[: steps.BRANCH_ERROR_LIMIT]
     branches: list[JSON] = [
         {"id": str(name), "error": {"context": _context(error), "payload": error.payload}} for name, error in listed

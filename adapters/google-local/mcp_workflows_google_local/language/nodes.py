@@ -68,7 +68,7 @@ Expression: TypeAlias = Literal | Name | Part | Listed | Unary | Binary | Called
 
 
 def dotted(expression: Expression) -> str | None:
-    """The name it spells, as `http.get`; None for anything else."""
+    """Return the dotted name in an expression, such as `http.get`; None for any other expression."""
     if isinstance(expression, Name):
         return expression.name
     if isinstance(expression, Part) and expression.dotted and isinstance(expression.key, Literal):

@@ -31,10 +31,10 @@ def _refused(sign: str, left: JSON, right: JSON) -> WorkflowError:
 
 
 def as_text(value: JSON) -> str:
-    """Return a string, number or boolean as string() writes it.
+    """Return a string, number or boolean in the form of string().
 
     Raises:
-        WorkflowError: TypeError, it is something else.
+        WorkflowError: TypeError, the value has another type.
     """
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -44,7 +44,7 @@ def as_text(value: JSON) -> str:
 
 
 def bounded(value: JSON) -> JSON:
-    """A number or string, if it keeps the limits of its type.
+    """Return a number or string, if it is within the limits of its type.
 
     Raises:
         WorkflowError: ValueError (integers of 64 bits, finite doubles) or ResourceLimitError (strings).
@@ -68,7 +68,7 @@ def equal(left: JSON, right: JSON) -> bool:
 
 
 def contains(wanted: JSON, where: JSON) -> bool:
-    """`in`: a key of a map, or an element of a list."""
+    """Evaluate `in`: a key of a map, or an element of a list."""
     if is_map(where):
         return isinstance(wanted, str) and wanted in where
     if is_list(where):
@@ -131,11 +131,11 @@ BINARY: Final[Mapping[str, Apply]] = {
     "!=": lambda left, right: not equal(left, right),
     "in": contains,
 }
-"""All but `and` and `or`, which may not look at their right side."""
+"""All except `and` and `or`, which may not evaluate their right side."""
 
 
 def truth(value: JSON, what: str) -> bool:
-    """A boolean; nothing else counts as one.
+    """Return a boolean; no other value counts as one.
 
     Raises:
         WorkflowError: TypeError.
@@ -146,14 +146,14 @@ def truth(value: JSON, what: str) -> bool:
 
 
 def negative(value: JSON) -> JSON:
-    """`-` before a number."""
+    """Evaluate `-` before a number."""
     if not is_number(value):
         raise failure(Tag.TYPE, f"unsupported operand for -: {type_name(value)}")
     return bounded(-value)
 
 
 def part(of: JSON, key: JSON) -> JSON:
-    """of[key]: of a map by a string, of a list by an integer from 0.
+    """Evaluate of[key]: a map with a string, a list with an integer from 0.
 
     Raises:
         WorkflowError: KeyError, IndexError or TypeError.
@@ -168,7 +168,7 @@ def part(of: JSON, key: JSON) -> JSON:
 
 
 def index(of: list[JSON], key: int) -> int:
-    """The index if the list has it; negative ones it never has."""
+    """Return the index if the list has it; negative ones are never valid."""
     if not 0 <= key < len(of):
         raise failure(Tag.INDEX, f"index out of range: {key} of {len(of)}")
     return key

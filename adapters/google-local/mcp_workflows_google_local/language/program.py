@@ -22,10 +22,10 @@ class Program:
     routines: Mapping[str, steps.Routine]
 
     async def run(self, argument: JSON, host: Host) -> JSON:
-        """Run it to its end; cancelling the asyncio task ends it at any point.
+        """Run the workflow to its end; cancelling the asyncio task ends it at any point.
 
         Raises:
-            Raised: an error that nothing caught.
+            Raised: an uncaught error.
         """
         main = self.routines["main"]
         lane = Lane(execution=Execution(routines=self.routines, host=host, run=run_body))

@@ -67,7 +67,7 @@ async def _number(name: str, template: Template, frame: Frame) -> float:
 
 
 def _delay(backoff: Backoff, retries: int) -> float:
-    """Seconds before the next attempt: ever longer, up to the longest."""
+    """Return the seconds before the next attempt, which increase up to the maximum."""
     try:
         return min(backoff.initial_delay * float(backoff.multiplier) ** retries, backoff.max_delay)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""Variables while a workflow runs: scopes in scopes, and the memory they take together."""
+"""Variables of a running workflow: nested scopes, and their total memory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mcp_workflows_google_local.language.values import MEMORY_LIMIT, is_list, is
 
 @dataclass(slots=True, kw_only=True)
 class Memory:
-    """The bytes that all variables of an execution take."""
+    """The bytes of all variables of an execution."""
 
     used: int = 0
 
     def take(self, change: int) -> None:
-        """So many bytes more (or less).
+        """Add bytes, or subtract them if negative.
 
         Raises:
-            WorkflowError: ResourceLimitError, it would be more than 512 KB; nothing is taken then.
+            WorkflowError: ResourceLimitError, the total would exceed 512 KB; it does not change then.
         """
         if change > 0 and self.used + change > MEMORY_LIMIT:
             raise failure(Tag.RESOURCE_LIMIT, "the variables take more than 512 KB: assign null to what is done with")
@@ -29,7 +29,7 @@ class Memory:
 
 @dataclass(slots=True, kw_only=True)
 class Scope:
-    """The variables of a routine, loop, except or branch; those outside are seen too."""
+    """The variables of a routine, loop, except or branch; outer ones are also visible."""
 
     memory: Memory
     outside: Scope | None = None
@@ -37,17 +37,17 @@ class Scope:
     sizes: dict[str, int] = field(default_factory=dict[str, int])
 
     def owner(self, name: str) -> Scope | None:
-        """The nearest scope that has it."""
+        """Return the nearest scope with this variable."""
         scope: Scope | None = self
         while scope is not None and name not in scope.values:
             scope = scope.outside
         return scope
 
     def read(self, name: str) -> JSON:
-        """The value of a variable.
+        """Return the value of a variable.
 
         Raises:
-            WorkflowError: KeyError, nothing was assigned to it yet.
+            WorkflowError: KeyError, the variable has no value yet.
         """
         owner = self.owner(name)
         if owner is None:
@@ -55,11 +55,11 @@ class Scope:
         return owner.values[name]
 
     def assign(self, name: str, value: JSON) -> None:
-        """A new value where the variable is, or a new variable here."""
+        """Assign to an existing variable, or to a new one in this scope."""
         (self.owner(name) or self).declare(name, value)
 
     def declare(self, name: str, value: JSON) -> None:
-        """A variable of this scope.
+        """Create a variable in this scope.
 
         Raises:
             WorkflowError: ResourceLimitError, strings or variables are too large.
@@ -72,14 +72,14 @@ class Scope:
         self.sizes[name] = taken
 
     def close(self) -> None:
-        """Its variables are gone."""
+        """Delete the variables of this scope."""
         self.memory.take(-sum(self.sizes.values()))
         self.values.clear()
         self.sizes.clear()
 
 
 def _texts(value: JSON) -> list[str]:
-    """The strings in it that might be too large."""
+    """Return the strings in a value that might be too large."""
     if isinstance(value, str):
         return [value]
     items = value.values() if is_map(value) else value if is_list(value) else ()

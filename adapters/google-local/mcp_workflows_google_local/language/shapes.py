@@ -1,4 +1,4 @@
-"""Nodes of the source -> names, maps, lists and values with expressions, or what is wrong with them."""
+"""Nodes of the source -> names, maps, lists and values with expressions, or their problems."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _RESERVED: Final = frozenset({"and", "or", "not", "in", "true", "false", "null"}
 
 
 def fields_of(node: Node, what: str, allowed: frozenset[str], required: frozenset[str] = frozenset()) -> Fields:
-    """A map with these keys.
+    """Return a map with these keys.
 
     Raises:
-        DeployError: it is none, has an unknown key, or lacks one.
+        DeployError: it is not a map, has an unknown key, or lacks one.
     """
     if not isinstance(node, Fields):
         raise node.at.error(f"{what} must be a map")
@@ -34,10 +34,10 @@ def fields_of(node: Node, what: str, allowed: frozenset[str], required: frozense
 
 
 def items_of(node: Node, what: str, limit: int | None = None) -> Sequence[Node]:
-    """A list that is not empty.
+    """Return a list that is not empty.
 
     Raises:
-        DeployError: it is none, empty, or longer than the limit.
+        DeployError: it is not a list, empty, or longer than the limit.
     """
     if not isinstance(node, Items) or not node.items:
         raise node.at.error(f"{what} must be a list that is not empty")
@@ -47,10 +47,10 @@ def items_of(node: Node, what: str, limit: int | None = None) -> Sequence[Node]:
 
 
 def word(node: Node, what: str) -> str:
-    """A string, or a scalar that reads like one.
+    """Return a string, or a scalar that reads like one.
 
     Raises:
-        DeployError: it is none, or an expression.
+        DeployError: it is neither, or an expression.
     """
     if not isinstance(node, Scalar) or not isinstance(node.value, str) or "${" in node.value:
         raise node.at.error(f"{what} must be a plain name")
@@ -58,26 +58,26 @@ def word(node: Node, what: str) -> str:
 
 
 def variable(node: Node, what: str) -> str:
-    """The name of a variable.
+    """Return the name of a variable.
 
     Raises:
-        DeployError: it is none.
+        DeployError: it is not one.
     """
     return checked_variable(word(node, what), what, node.at)
 
 
 def checked_variable(name: str, what: str, at: At) -> str:
-    """The name, if a variable may have it."""
+    """Return the name, if it is valid for a variable."""
     if not _VARIABLE.fullmatch(name) or name.lower() in _RESERVED:
         raise at.error(f"{what}: {name!r} cannot be a variable: use letters, digits and _, not first a digit")
     return name
 
 
 def expression(text: str, at: At) -> Expression:
-    """The expression of a text without its ${}.
+    """Return the expression of a text without its ${}.
 
     Raises:
-        DeployError: it is none.
+        DeployError: it is not an expression.
     """
     try:
         return expressions.parse(text)
@@ -86,10 +86,10 @@ def expression(text: str, at: At) -> Expression:
 
 
 def template(node: Node) -> Template:
-    """A value with expressions in it.
+    """Return a value with expressions.
 
     Raises:
-        DeployError: an expression is wrong.
+        DeployError: an expression is invalid.
     """
     if isinstance(node, Fields):
         pairs = ((_text(key, node.keys[key]), template(value)) for key, value in node.fields.items())
@@ -109,10 +109,10 @@ def _text(value: JSON, at: At) -> Formula:
 
 
 def reference(node: Node, what: str) -> str:
-    """The function that an expression like ${http.default_retry} names.
+    """Return the function that an expression like ${http.default_retry} names.
 
     Raises:
-        DeployError: it names none.
+        DeployError: it does not name one.
     """
     found = template(node)
     name = dotted(found.expression) if isinstance(found, Formula) else None

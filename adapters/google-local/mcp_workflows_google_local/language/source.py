@@ -24,7 +24,7 @@ def load(source: str) -> Program:
 
 
 def routines(node: Node) -> Mapping[str, steps.Routine]:
-    """Return main and the subworkflows of a source: a map of them, or just the steps of main."""
+    """Return main and the subworkflows of a source: a map of them, or only the steps of main."""
     if isinstance(node, Items):
         return {"main": steps.Routine(name="main", parameters=(), body=stages(node), at=node.at)}
     if not isinstance(node, Fields):

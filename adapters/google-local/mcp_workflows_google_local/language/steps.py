@@ -1,4 +1,4 @@
-"""The steps of a workflow, as data: what builder.py makes of the source and interpreter.py runs.
+"""The steps of a workflow as data: builder.py makes them from the source, and interpreter.py runs them.
 
 Source: https://cloud.google.com/workflows/docs/reference/syntax
 """
@@ -15,19 +15,19 @@ from mcp_workflows_google_local.language.nodes import Name, Part
 from mcp_workflows_google_local.language.yaml_nodes import At
 
 STEP_LIMIT: Final = 100_000  # of one execution
-CALL_DEPTH_LIMIT: Final = 20  # of subworkflows in subworkflows
+CALL_DEPTH_LIMIT: Final = 20  # of nested subworkflows
 ENTRY_LIMIT: Final = 50  # assignments of a step, conditions of a switch
 BRANCH_LIMIT: Final = 10  # branches of a parallel step
-CONCURRENCY_LIMIT: Final = 20  # branches or iterations of a parallel step at once
+CONCURRENCY_LIMIT: Final = 20  # concurrent branches or iterations of a parallel step
 PARALLEL_DEPTH_LIMIT: Final = 2  # parallel in parallel
-BRANCH_ERROR_LIMIT: Final = 100  # errors of branches that an UnhandledBranchError tells
+BRANCH_ERROR_LIMIT: Final = 100  # errors of branches in an UnhandledBranchError
 
 JUMPS: Final = frozenset({"end", "continue", "break"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One variable, or a part of one, and its new value."""
+    """A variable, or a part of one, and its new value."""
 
     target: Name | Part
     value: Template
@@ -36,7 +36,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Assignments, one after the other."""
+    """Assignments in sequence."""
 
     assignments: Sequence[Assignment]
 
@@ -53,7 +53,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A condition of a switch, and what is done if it is the first that is true."""
+    """A condition of a switch, and its steps if it is the first true one."""
 
     condition: Template
     body: Body
@@ -63,14 +63,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """The first condition that is true decides."""
+    """A choice by the first true condition."""
 
     cases: Sequence[Case]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class For:
-    """Over the elements of a list, or the numbers of a range, both ends included."""
+    """A loop over the elements of a list, or the numbers of a range including both ends."""
 
     value: str
     index: str | None
@@ -90,7 +90,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """Branches, or the iterations of a loop, at once; only shared variables of outside may be assigned."""
+    """Concurrent branches or iterations of a loop; outer variables can be assigned only if shared."""
 
     shared: Mapping[str, At]
     limit: Template | None
@@ -127,7 +127,7 @@ class Try:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raise:
-    """An error of the workflow's own."""
+    """An error raised by the workflow."""
 
     error: Template
 
@@ -141,7 +141,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nested:
-    """Steps in a step; none: nothing happens."""
+    """Nested steps; without any, nothing happens."""
 
     body: Body
 
@@ -151,13 +151,13 @@ Action: TypeAlias = Assign | Call | Switch | For | Parallel | Try | Raise | Retu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A step: its name, what it does, and where it goes on (None: at the next one)."""
+    """A step: its name, its action, and the next step (None: the following one)."""
 
     name: str
     action: Action
     next: str | None
     at: At
-    inline: bool = False  # it stands in another step without a name of its own: nothing can jump to it
+    inline: bool = False  # it is unnamed in another step, so nothing can jump to it
 
 
 Body: TypeAlias = Sequence[Stage]
@@ -165,7 +165,7 @@ Body: TypeAlias = Sequence[Stage]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A parameter of a routine; its default if it has one."""
+    """A parameter of a routine, with its default if any."""
 
     name: str
     default: Template | None

@@ -15,7 +15,7 @@ TEXT_LIMIT: Final = 256 * 1024  # bytes of UTF-8
 MEMORY_LIMIT: Final = 512 * 1024  # bytes of all variables
 SMALLEST: Final = -(2**63)
 GREATEST: Final = 2**63 - 1
-_WORD: Final = 8  # bytes that every value takes at least
+_WORD: Final = 8  # minimum bytes of a value
 
 _NAMES: Mapping[type, str] = {
     bool: "boolean",
@@ -60,7 +60,7 @@ def is_finite(value: JSON) -> bool:
 
 
 def copied(value: JSON) -> JSON:
-    """A copy that shares nothing that can change."""
+    """Return a copy that shares nothing mutable."""
     if is_map(value):
         return {key: copied(item) for key, item in value.items()}
     if is_list(value):
@@ -69,7 +69,7 @@ def copied(value: JSON) -> JSON:
 
 
 def size(value: JSON) -> int:
-    """The bytes it takes, as Google reckons them."""
+    """Return the bytes of a value by Google's count."""
     if isinstance(value, str):
         return _WORD + len(value.encode(errors="replace"))
     if isinstance(value, bytes):

@@ -20,7 +20,7 @@ Routines: TypeAlias = Mapping[str, steps.Routine]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a step stands: what it sees and where it may jump to."""
+    """The place of a step: what it can see and jump to."""
 
     routines: Routines
     names: frozenset[str]  # variables it may read
@@ -30,13 +30,13 @@ class Place:
     parallels: int = 0
 
     def with_own(self, own: set[str], body: steps.Body) -> Place:
-        """With a scope of its own: variables that are first assigned inside are local."""
+        """Return this place with a separate scope, where variables that are first assigned inside are local."""
         new = own | (assigned(body) - self.names)
         return replace(self, names=self.names | new, writable=self.writable | new)
 
 
 def assigned(body: steps.Body) -> set[str]:
-    """The variables that steps create in the scope they stand in."""
+    """Return the variables that steps create in their own scope."""
     return {name for stage in body for name in _created(stage.action)}
 
 
@@ -101,7 +101,7 @@ def _parts(expression: Expression) -> Sequence[Expression]:
 
 
 def parameters(name: str, place: Place, at: At) -> tuple[Sequence[str], Sequence[str]]:
-    """The required and the optional parameters of a function or subworkflow.
+    """Return the required and the optional parameters of a function or subworkflow.
 
     Raises:
         DeployError: there is none of this name.

@@ -1,4 +1,4 @@
-"""YAML or JSON text -> nodes that know their place; plain scalars mean what they do in YAML 1.2 (`no` is a string)."""
+"""YAML or JSON text -> nodes with their places; plain scalars have their YAML 1.2 meaning (`no` is a string)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mcp_workflows_google_local.language.errors import DeployError
 from mcp_workflows_google_local.language.values import is_finite
 
 SOURCE_LIMIT: Final = 128 * 1024  # bytes of UTF-8
-DEPTH_LIMIT: Final = 100  # of nested maps and lists: ours, so that nothing overflows
+DEPTH_LIMIT: Final = 100  # of nested maps and lists: our limit, against overflows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """A map; its keys have places too."""
+    """A map; its keys also have places."""
 
     at: At
     fields: Mapping[str, Node]
@@ -79,14 +79,14 @@ _PLAIN: Sequence[tuple[re.Pattern[str], Callable[[str], JSON]]] = (
 
 
 def read(source: str) -> Node:
-    """The nodes of a source.
+    """Return the nodes of a source.
 
     Raises:
-        DeployError: it is too big, not YAML, empty, or nested too deeply.
+        DeployError: it is too large, not YAML, empty, or nested too deeply.
     """
     if len(source.encode()) > SOURCE_LIMIT:
         raise DeployError("The source is larger than 128 KB: move parts of it to workflows of their own")
-    text = source.replace("\t", " ") if source.lstrip()[:1] in ("{", "[") else source  # JSON may indent by tabs
+    text = source.replace("\t", " ") if source.lstrip()[:1] in ("{", "[") else source  # JSON may be indented with tabs
     yaml: JSON = YAML(typ="safe", pure=True)  # its methods have no types
     try:
         events: Iterator[JSON] = yaml.parse(text)
@@ -125,7 +125,7 @@ def _node(event: JSON, events: Iterator[JSON], depth: int) -> Node:
 
 
 def _until(end: type, events: Iterator[JSON]) -> Iterator[JSON]:
-    """The first event of every item before the end; whoever takes one takes its others too."""
+    """Yield the first event of each item before the end; the caller takes the other events of the item."""
     while not isinstance(event := next(events), end):
         yield event
 

@@ -102,7 +102,7 @@ class GoogleTooling:
 
     @staticmethod
     def embeds() -> Mapping[str, str]:
-        """Return the subworkflows that ask people and claim keys, for copying into a workflow."""
+        """Return the subworkflows that ask people and claim keys, to copy into a workflow."""
         return embedded_files()
 
     @staticmethod
@@ -112,11 +112,11 @@ class GoogleTooling:
 
     @staticmethod
     def fixtures_notice() -> str:
-        """Say what is deployed, and what that costs; see `HasFixtures.fixtures_notice`."""
+        """Return a notice of what is deployed, and its cost; see `HasFixtures.fixtures_notice`."""
         return NOTICE
 
     def fixtures(self, settings: BaseModel) -> AbstractAsyncContextManager[Fixtures]:
-        """Deploy workflows of known behaviour; see `HasFixtures.fixtures`."""
+        """Deploy workflows with known behaviour; see `HasFixtures.fixtures`."""
         assert isinstance(settings, FixtureSettings)
         return run_fixtures(self._opened.client, self._settings, settings)
 

@@ -1,7 +1,7 @@
 """Checks of the engine, of a workflow and of its source, and the custom role that tools need.
 
 Sources: https://cloud.google.com/workflows/docs/access-control; Google grants roles on projects, not on workflows, so a
-role cannot be limited to certain workflows.
+role cannot be limited to some workflows.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ async def check_engine(client: Client, settings: GoogleSettings) -> Finding:
 
 
 async def check_workflow(client: Client, workflow: str) -> Finding:
-    """Check that the workflow exists, takes executions, and that they can be listed.
+    """Check that the workflow exists, accepts executions, and that they can be listed.
 
-    Without the permission to list, a start whose reply is lost cannot be found again.
+    Without the permission to list, a start with a lost reply cannot be found.
     """
     try:
         name = WorkflowName.parse(workflow, await client.place())
@@ -114,7 +114,7 @@ def _gates(read: Definition, gates: Mapping[str, Mapping[str, JSON]]) -> Iterato
 
 
 def place_problem(read: Definition, routine: str | None, step: str) -> tuple[str, str] | None:
-    """Return the problem with the place of a gate, and a suggestion; None if there is none."""
+    """Return the problem with the place of a gate, and a suggestion, if there is one."""
     if routine is not None and routine not in read.routines:
         return f"there is no routine {routine!r}", _meant(routine, read.routines)
     steps = dict.fromkeys(sorted(each for found in _routines(read, routine) for each in found.steps))
@@ -124,7 +124,7 @@ def place_problem(read: Definition, routine: str | None, step: str) -> tuple[str
 
 
 def wait_problem(read: Definition, routine: str | None, step: str) -> str | None:
-    """Return a remark on a step that does not wait for a callback itself; None if it does."""
+    """Return a remark on a step that does not itself wait for a callback."""
     if any(step in each.awaiting for each in _routines(read, routine)):
         return None
     waiting = ", ".join(sorted(frozenset[str]().union(*(each.awaiting for each in _own(read))))) or "none"
@@ -144,7 +144,7 @@ def _routines(read: Definition, routine: str | None) -> Sequence[Routine]:
 
 
 def _own(read: Definition) -> Sequence[Routine]:
-    """Return the routines of the author, without ours."""
+    """Return the author's routines, without ours."""
     return [routine for name, routine in read.routines.items() if name not in SHIPPED]
 
 
@@ -183,7 +183,7 @@ def _inbound(read: Definition, found: WorkflowResource, settings: GoogleSettings
 
 
 def _wrong_url(url: str | None) -> str | None:
-    """Return the problem with the URL of the MCP server in a workflow, as far as it can be known."""
+    """Return the problem with the URL of the MCP server in a workflow, if there is a visible one."""
     if not url:
         return f"without {URL}"
     if not url.startswith(("https://", "http://")):
@@ -218,10 +218,10 @@ GRANTS: Final[Mapping[str, Callable[[Use], bool]]] = {  # by permission: a test 
     "workflows.executions.cancel": lambda use: use.cancels or _starts(use),  # cancels duplicates
     "workflows.executions.create": _starts,
     "workflows.executions.get": lambda _: True,
-    "workflows.executions.list": lambda _: True,  # finds lost starts; bulk status; what has ended
+    "workflows.executions.list": lambda _: True,  # finds lost starts; bulk status; ended executions
     "workflows.workflows.get": lambda _: True,  # `check`
 }
-ANYTHING: Final = Use(tool="", workflow="")  # the needs of a labelled workflow are not known
+ANYTHING: Final = Use(tool="", workflow="")  # the needs of a labelled workflow are unknown
 LISTS: Final = "workflows.workflows.list"
 
 

@@ -1,8 +1,8 @@
-"""The source of a workflow: its routines, their steps, calls and expressions, and a draft of the input that it reads.
+"""The source of a workflow: its routines, their steps, calls and expressions, and a draft of its input.
 
 Nothing is executed or validated: unexpected parts are skipped, as Google has accepted the source. The owner must
-correct the draft: types and required fields are not known, nor the fields that a subworkflow reads of an argument that
-is passed to it as a whole.
+correct the draft: types and required fields are unknown, as are the fields that a subworkflow reads from an argument
+that it gets whole.
 
 Syntax: https://cloud.google.com/workflows/docs/reference/syntax
 """
@@ -31,14 +31,14 @@ OPENS: Final = "events.create_callback_endpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routine:
-    """The main workflow or a subworkflow; `steps` contains nested steps too."""
+    """The main workflow or a subworkflow; `steps` includes nested steps."""
 
     name: str
     params: Sequence[str]
     steps: frozenset[str]
     awaiting: frozenset[str]  # steps that call events.await_callback themselves
     calls: frozenset[str]  # targets of `call`
-    methods: frozenset[str]  # HTTP methods of its callbacks, as they are written
+    methods: frozenset[str]  # HTTP methods of its callbacks, unevaluated
     expressions: Sequence[str] = field(repr=False)  # `${...}`, without the delimiters
 
 
@@ -65,7 +65,7 @@ class _WithoutMerges(SafeConstructor):
     """YAML without merge keys: nested merges of a few lines can double with each level and exhaust the memory."""
 
     def flatten_mapping(self, node: Any) -> Any:  # Any: as ruamel.yaml has it
-        """Leave merge keys alone, so that a source with them cannot be read."""
+        """Keep merge keys, so that a source with them cannot be read."""
 
 
 def parse_definition(source: str | None) -> Definition | None:
@@ -80,7 +80,7 @@ def parse_definition(source: str | None) -> Definition | None:
 
 
 async def read_definition(source: str | None) -> Definition | None:
-    """Parse a source in a thread: the largest takes more than a second."""
+    """Parse a source in a thread, as the largest takes more than a second."""
     return await anyio.to_thread.run_sync(parse_definition, source)
 
 
@@ -112,7 +112,7 @@ def _routine(name: str, body: Mapping[Any, Any]) -> Routine:  # Any: YAML
 
 
 def _param(written: object) -> str:
-    """Return the name of a parameter; one with a default is written `{name: default}`."""
+    """Return the name of a parameter; the form with a default is `{name: default}`."""
     return str(next(iter(cast("dict[object, object]", written)), "")) if isinstance(written, dict) else str(written)
 
 
@@ -126,7 +126,7 @@ def _steps(*holders: Mapping[Any, Any]) -> Iterator[tuple[str, object]]:
 
 
 def _awaits(step: object) -> bool:
-    """Return whether a step calls events.await_callback, in a `try` or not; expressions cannot."""
+    """Return whether a step calls events.await_callback, also in a `try`; expressions cannot."""
     body = _mapping(step)
     return AWAITS in {str(body.get("call")), str(_mapping(body.get("try")).get("call"))}
 
@@ -141,7 +141,7 @@ def _mapping(node: object) -> Mapping[object, object]:
 
 
 def _nodes(root: object) -> Iterator[object]:
-    """Yield all values and keys of a tree, each once: a YAML alias (`*anchor`) is the same object as its anchor."""
+    """Yield all distinct values and keys of a tree: a YAML alias (`*anchor`) is the same object as its anchor."""
     seen: set[int] = set()
     waiting = [root]
     while waiting:
@@ -179,7 +179,7 @@ def draft(definition: Definition | None) -> Mapping[str, JSON] | None:
 
 
 def read_fields(variable: str, expression: str) -> Iterator[str]:
-    """Yield the fields that are read of a variable: `args.x`, `args["x"]`, `map.get(args, "x")`, `"x" in args`."""
+    """Yield the fields that are read from a variable: `args.x`, `args["x"]`, `map.get(args, "x")`, `"x" in args`."""
     tokens = _TOKEN.findall(expression)
     for place, token in enumerate(tokens):
         before, after = tokens[max(0, place - 4) : place], tokens[place + 1 : place + 4]

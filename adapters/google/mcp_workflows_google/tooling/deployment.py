@@ -1,10 +1,10 @@
-"""Workflows that are deployed for a while, and what is asked of them: for `mcp-workflows check --live`.
+"""Temporary workflows and calls about them, for `mcp-workflows check --live`.
 
-All of it blocks, and runs in a thread. A cancelled run ends with the next poll.
+Everything blocks, and runs in a thread. A cancelled run ends with the next poll.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# Reason: the official clients are typed in parts.
+# Reason: the official clients are partly typed.
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ENDED: Final = frozenset({Execution.State.SUCCEEDED, Execution.State.FAILED, Ex
 
 
 class FixtureSettings(BaseModel):
-    """Settings of `verify` for the workflows that it deploys."""
+    """Settings of `check --live` for the workflows that it deploys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,10 +52,10 @@ class FixtureSettings(BaseModel):
 
 @dataclass(slots=True, kw_only=True)
 class Deployment:
-    """Clients of one project and location, and what has been made with them."""
+    """Clients of one project and location, and their created resources."""
 
     workflows: Any  # WorkflowsClient, which is typed in part
-    executions: Any  # ExecutionsClient, likewise
+    executions: Any  # ExecutionsClient, typed in part
     http: httpx2.Client
     place: str  # projects/P/locations/L
     settings: FixtureSettings
@@ -65,7 +65,7 @@ class Deployment:
 
     @classmethod
     def open(cls, engine: GoogleSettings, place: str, settings: FixtureSettings) -> Deployment:
-        """Make the clients.
+        """Create the clients.
 
         Raises:
             GoogleAuthError, OSError, ValueError: there are no credentials.
@@ -103,7 +103,7 @@ class Deployment:
         return str(operation.result(timeout=_DEPLOY).name)
 
     def start(self, workflow: str, argument: str = "", **labels: str) -> str:
-        """Start an execution; return its resource name as Google tells it."""
+        """Start an execution; return its resource name from Google's reply."""
         execution = Execution(argument=argument, labels={key.replace("_", "-"): value for key, value in labels.items()})
         found = self.executions.create_execution(parent=workflow, execution=execution, retry=None, timeout=_CALL)
         self.running.append(str(found.name))
@@ -117,32 +117,32 @@ class Deployment:
         return found
 
     def cancel(self, name: str) -> None:
-        """Ask for its end."""
+        """Request cancellation."""
         self.executions.cancel_execution(name=name, retry=None, timeout=_CALL)
 
     def ended(self, name: str) -> Execution:
-        """Return the execution once it has ended."""
+        """Wait until the execution has ended, and return it."""
         return until_found(lambda: found if (found := self.get(name)).state in _ENDED else None, f"the end of {name}")
 
     def listed(self, workflow: str, only: str = "", *, full: bool = False) -> Sequence[Execution]:
-        """Return the executions of a workflow that fit a filter, as they are listed."""
+        """Return the executions of a workflow in Google's list with a filter."""
         view = ExecutionView.FULL if full else ExecutionView.BASIC
         request = {"parent": workflow, "view": view, "filter": only, "page_size": 100}
         return list(self.executions.list_executions(request=request, retry=None, timeout=_CALL))
 
     def deployed(self, only: str = "") -> Sequence[Workflow]:
-        """Return the workflows that fit a filter, as they are listed."""
+        """Return the workflows in Google's list with a filter."""
         request = {"parent": self.place, "filter": only, "page_size": 500}
         return list(self.workflows.list_workflows(request=request, retry=None, timeout=_CALL))
 
     def callbacks(self, name: str) -> Sequence[Mapping[str, Any]]:  # Any: JSON
-        """Return the callbacks that an execution has open."""
+        """Return the open callbacks of an execution."""
         reply = self.http.get(f"/v1/{name}/callbacks", headers=self._headers)
         rows: Sequence[Mapping[str, Any]] = reply.json().get("callbacks", []) if reply.status_code == 200 else []
         return rows
 
     def waiting(self, name: str) -> Mapping[str, Any]:
-        """Return its first callback, once it has one."""
+        """Wait for the first callback of an execution, and return it."""
         return until_found(lambda: next(iter(self.callbacks(name)), None), f"a callback of {name}")
 
     def deliver(self, path: str, body: object, method: str = "POST") -> int:

@@ -1,7 +1,7 @@
-"""Workflows and executions that others made: deployed workflows, labelled ones as tools, executions to adopt.
+"""Existing workflows and executions: deployed workflows, labelled ones as tools, executions to adopt.
 
 The list is read without a filter, because the syntax for labels with dashes is not documented, and the labels are
-checked here. If the list does not contain the source of a workflow, it is fetched once per revision.
+checked here. If the list lacks the source of a workflow, it is fetched once per revision.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mcp_workflows_google.tooling.definition import draft, read_definition
 async def discover(client: Client) -> Sequence[Discovered]:
     """Return all workflows of the engine's project and location, by name.
 
-    Their executions are not counted: a list for each workflow would use up the quota that tasks need.
+    Their executions are not counted: a list per workflow would use up the quota that tasks need.
 
     Raises:
         EngineRefused, EngineUnavailable: see `Discovers.discover`.
@@ -109,7 +109,7 @@ class LabelledWorkflows:
         return self._drafts[which]
 
     def _tell(self, name: str, what: str) -> None:
-        """Log a message once: each search finds the same problem again."""
+        """Log a message once, as each search finds the same problem."""
         line = f"workflow {name} {what}"
         if line not in self._reported:
             self._reported.add(line)
@@ -139,9 +139,9 @@ async def adopt(client: Client, execution_id: str) -> Ref:
 
 
 async def list_ended(client: Client, workflow: str, since: datetime) -> Sequence[EndedExecution]:
-    """Return the executions of a workflow that ended since then, the earliest first.
+    """Return the executions of a workflow that ended since then, earliest first.
 
-    The order is not relied on, as far as one page has them all.
+    The result does not depend on Google's order if one page contains all.
     """
     named, only = WorkflowName.parse(workflow, await client.place()), f'endTime>="{since.isoformat()}"'
     rows = await client.executions(named, only=only, order="endTime", limit=MOST_ENDED)

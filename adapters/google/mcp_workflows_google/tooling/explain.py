@@ -68,7 +68,7 @@ async def explain(
 
 
 async def _definition(client: Client, workflow: WorkflowName) -> Definition | None:
-    """Return the definition of the deployed workflow; None if it cannot be read."""
+    """Return the definition of the deployed workflow, if it can be read."""
     try:
         return await read_definition((await client.workflow(workflow)).source)
     except EngineError:
@@ -124,7 +124,7 @@ def _closed_gate(
     trouble: str | None,
     read: Definition | None,
 ) -> ExplainedGate:
-    """Return the reason why a gate is not open, as far as Google shows it."""
+    """Return the reason why a gate is not open, within what Google shows."""
     when = rule.when
     if not when.matches(resource.steps):
         if read is not None and (wrong := place_problem(read, when.routine, when.step)):

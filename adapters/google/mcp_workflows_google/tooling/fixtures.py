@@ -1,11 +1,11 @@
-"""Workflows of known behaviour for `mcp-workflows check --live`, and questions that only Google can answer.
+"""Workflows with known behaviour for `mcp-workflows check --live`, and questions that only Google can answer.
 
 A question is a generator of observations about a deployment; it blocks, and its docstring is shown.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownLambdaType=false
-# Reason: the official clients are typed in parts.
+# Reason: the official clients are partly typed.
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NOTICE: Final = (
     "takes about ten minutes, as Google's list may lag, and costs less than a cent. The credentials need "
     "roles/workflows.admin on the project, and roles/iam.serviceAccountUser on the account that the workflows run as."
 )
-LISTED: Final = 180.0  # seconds until something that is there is listed
+LISTED: Final = 180.0  # seconds until an existing resource is listed
 SETTLE: Final = 60.0  # seconds: the default of `settle`
 _LABELLED: Final = (
     'labels.{key}="{value}"',
@@ -113,10 +113,10 @@ _OTHER_WORKFLOW: Final = (
 
 @asynccontextmanager
 async def fixtures(client: Client, engine: GoogleSettings, settings: FixtureSettings) -> AsyncGenerator[Fixtures]:
-    """Deploy the workflows, and remove them in the end.
+    """Deploy the workflows, and remove them at the end.
 
     Raises:
-        EngineRefused, EngineUnavailable: they cannot be deployed, or not be removed.
+        EngineRefused, EngineUnavailable: they cannot be deployed or removed.
     """
     place = (await client.place()).name
     open_deployment = partial(Deployment.open, engine, place, settings)
@@ -191,7 +191,7 @@ def filters_labels(at: Deployment) -> Iterator[Observation]:
         found: list[str] = []
         said = _listing(at, workflow, only, found)
         text = said if said != "accepted" else "finds it" if found == [mine] else f"finds {len(found)} of 1"
-        ours = number == 0  # what the adapter asks first; others matter only if that does not work
+        ours = number == 0  # the adapter's first choice; others matter only if it fails
         yield Observation(expected="finds it", seen=f"{spelling}: {text}", ok=text == "finds it" if ours else None)
 
 
@@ -213,7 +213,7 @@ def filters_states(at: Deployment) -> Iterator[Observation]:
 
 
 def _listing(at: Deployment, workflow: str, only: str, found: list[str]) -> str:
-    """Add the executions that fit a filter, and return the status of the call."""
+    """Add the executions that match a filter, and return the status of the call."""
     return answer(lambda: found.extend(row.name for row in at.listed(workflow, only)))
 
 

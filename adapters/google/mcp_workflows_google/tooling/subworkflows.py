@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Final
 
 FILES: Final[Mapping[str, str]] = {"google": "google.yaml"}
-ROUTINES: Final = ("mcp_elicit", "mcp_claim")  # those that workflows call
+ROUTINES: Final = ("mcp_elicit", "mcp_claim")  # called by workflows
 
 
 def embedded_files() -> Mapping[str, str]:
@@ -21,7 +21,7 @@ def embedded_files() -> Mapping[str, str]:
 
 
 def add_subworkflows(source: str) -> str:
-    """Append our subworkflows to a YAML source that calls them and does not contain them."""
+    """Append our subworkflows to a YAML source that calls but does not contain them."""
     if not any(_calls(source, name) for name in ROUTINES) or any(_has(source, name) for name in ROUTINES):
         return source
     return f"{source.rstrip()}\n\n{embedded_files()['google']}"

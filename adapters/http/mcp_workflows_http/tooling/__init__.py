@@ -21,7 +21,7 @@ from mcp_workflows_http.tooling.discover import discover as discover_workflows
 
 
 class HttpTooling:
-    """The protocols of `mcp_workflows.kit.tooling` that any job API has."""
+    """The protocols of `mcp_workflows.kit.tooling` that every job API supports."""
 
     first_settings: ClassVar[Mapping[str, str]] = {"preset": "buildbot", "url": "http://localhost:8010"}
 
@@ -39,7 +39,7 @@ class HttpTooling:
         return unmapped or finding
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Check a workflow, as far as the API can tell without a start; see `Checks.check`."""
+        """Check a workflow within what the API shows without a start; see `Checks.check`."""
         return await check_workflow(self._client, self._settings, made_up(workflow, dict(options)))
 
     def preview(self, start: Start) -> Mapping[str, JSON]:

@@ -1,4 +1,4 @@
-"""Checks that the API answers and takes our credentials, with requests that change nothing."""
+"""Checks, without changes, that the API answers and accepts our credentials."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mcp_workflows_http.settings import HttpSettings
 from mcp_workflows_http.start import order_scope
 
 _NOT_LET_IN = {401: "check auth", 403: "check auth", 407: "check proxy"}
-_NOBODYS = "0"  # an id; some APIs take numbers only
+_NOBODYS = "0"  # an id; some APIs accept only numbers
 
 
 async def check_engine(client: ApiClient, settings: HttpSettings) -> Finding:
-    """Check that the API answers; one that has a request for that is asked with it, any other at its own URL."""
+    """Check that the API answers, with the request of the definition for this, or at the API's own URL."""
     request = settings.check.engine or Request(method=Method.GET, path="/")
     try:
         reply = await client.send(request, Scope(names={"vars": settings.vars}))
@@ -46,12 +46,12 @@ async def check_engine(client: ApiClient, settings: HttpSettings) -> Finding:
 
 
 def _advice(settings: HttpSettings) -> str | None:
-    """Return what makes retries safe, while they are not."""
+    """Return what would make retries safe, if they are not."""
     return settings.check.advice if settings.starts is StartGuarantee.ONCE else None
 
 
 async def check_workflow(client: ApiClient, settings: HttpSettings, start: Start) -> Finding:
-    """Check that the workflow exists, where the definition says how, and that the search works."""
+    """Check that the workflow exists, if the definition says how, and that the search works."""
     scope, texts = order_scope(start, settings), list[str]()
     try:
         client.prepare(settings.start.request, scope)
@@ -77,10 +77,10 @@ async def check_workflow(client: ApiClient, settings: HttpSettings, start: Start
 
 
 async def _poll_nobodys(client: ApiClient, settings: HttpSettings, start: Start) -> str | None:
-    """Poll an execution that nobody started, which only reads; return what is wrong with the answer."""
+    """Poll an execution that nobody started, which changes nothing; return the problem with the answer."""
     request = settings.describe.request
     if request.method is not Method.GET or "handle" not in names_in([request.path, request.query]):
-        return None  # a URL of the API's own cannot be made up
+        return None  # a URL from the API cannot be made up
     parts = as_object(settings.start.handle)
     run = _NOBODYS if parts is None else dict.fromkeys(parts, _NOBODYS)
     reply = await client.send(request, Handle.of(run, start, settings, "").scope(start.options))
@@ -91,5 +91,5 @@ async def _poll_nobodys(client: ApiClient, settings: HttpSettings, start: Start)
 
 
 def made_up(workflow: str, options: dict[str, object]) -> Start:
-    """Return an order that nobody gave, for checks."""
+    """Return an invented order, for checks."""
     return Start(workflow=workflow, arguments={}, key="check-0", created=datetime.now(UTC), options=options)

@@ -1,4 +1,4 @@
-"""The workflows of an API as drafts of tools, with what the API knows of their inputs."""
+"""The workflows of an API as drafts of tools, with the inputs that the API lists."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def discover(
     """Return the workflows in the order of the API.
 
     Raises:
-        EngineRefused, EngineUnavailable: they cannot be listed.
+        EngineRefused, EngineUnavailable: the workflows cannot be listed.
     """
     scope, found = Scope(names={"vars": settings.vars}), list[Discovered]()
     async for item in client.items(how, scope):
@@ -61,7 +61,7 @@ async def _with_details(client: ApiClient, how: Workflows, scope: Scope) -> Scop
     for name, detail in how.more.items():
         try:
             reply = await client.send(detail.request, scope)
-        except EngineError:  # its other details tell enough for a draft
+        except EngineError:  # its other details are enough for a draft
             continue
         more = {**more, name: {**reply.as_json(), "body": _body(detail, reply)}}
         scope |= {"more": more}
@@ -81,14 +81,14 @@ def _body(detail: Detail, reply: Reply) -> JSON:
 
 
 def _values(value: JSON) -> Iterator[JSON]:
-    """Yield all values in it; an alias in YAML may stand for very many."""
+    """Yield all values in it; a YAML alias can stand for very many."""
     yield value
     for each in as_list(value) or (as_object(value) or {}).values():
         yield from _values(each)
 
 
 def _input(how: Inputs | str | None, scope: Scope) -> Mapping[str, JSON] | None:
-    """Return the JSON Schema of the inputs; None if the API does not tell them."""
+    """Return the JSON Schema of the inputs, or None if the API does not list them."""
     if how is None or isinstance(how, Inputs):
         return None if how is None else form_of(how, scope)
     return as_object(lenient(partial(scope.value, how)))

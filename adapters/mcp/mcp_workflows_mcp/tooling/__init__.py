@@ -22,11 +22,11 @@ from mcp_workflows_mcp.tooling.check import check_engine, check_workflow
 from mcp_workflows_mcp.tooling.discover import address_of, draft_engine, exposed
 from mcp_workflows_mcp.tooling.discover import discover as discover_workflows
 
-_EXPOSE_EVERY: Final = 60.0  # seconds between two polls at the list of tools
+_EXPOSE_EVERY: Final = 60.0  # seconds between two polls of the list of tools
 
 
 class McpTooling:
-    """The protocols of `mcp_workflows.kit.tooling` that any MCP server has."""
+    """The protocols of `mcp_workflows.kit.tooling` that every MCP server supports."""
 
     first_settings: ClassVar[Mapping[str, str]] = {"url": "https://tools.example.com/mcp"}
 
@@ -45,7 +45,7 @@ class McpTooling:
         return unmapped or finding
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Check that the tool of a workflow is there; see `Checks.check`."""
+        """Check that the tool of a workflow exists; see `Checks.check`."""
         return await check_workflow(self._upstream, self._settings, workflow, options)
 
     def preview(self, start: Start) -> Mapping[str, JSON]:
@@ -54,16 +54,16 @@ class McpTooling:
         return {"tool": name, "arguments": arguments}
 
     async def discover(self, named: Collection[str] = ()) -> Sequence[Discovered]:
-        """Return the tools that start something; see `Discovers.discover`."""
+        """Return the tools that start executions; see `Discovers.discover`."""
         return await discover_workflows(self._upstream, self._settings)
 
     @property
     def expose_every(self) -> float | None:
-        """The interval of reading the list of tools; see `Exposes.expose_every`."""
+        """The interval of polls of the list of tools; see `Exposes.expose_every`."""
         return _EXPOSE_EVERY if self._settings.expose else None
 
     async def exposed(self) -> Sequence[Exposed]:
-        """Return the tools that `expose` names, as the server describes them; see `Exposes.exposed`."""
+        """Return the tools in `expose` as the server describes them; see `Exposes.exposed`."""
         return await exposed(self._upstream, self._settings)
 
     @staticmethod
@@ -84,5 +84,5 @@ class McpTooling:
 async def _cancel_elicitation(
     connection: Connection, context: ClientRequestContext, params: types.ElicitRequestParams
 ) -> types.ElicitResult:
-    """Cancel a question of the server: nobody has called a tool."""
+    """Cancel a question of the server, as nobody has called a tool."""
     return types.ElicitResult(action="cancel")

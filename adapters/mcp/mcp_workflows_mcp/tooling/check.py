@@ -1,4 +1,4 @@
-"""Checks that the server answers, and has the tools that the definition names, with the arguments it gives them."""
+"""Checks that the server answers, and has the tools of the definition with the arguments in their calls."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def check_engine(upstream: Upstream, settings: McpSettings) -> Finding:
 
 
 def _identity(settings: McpSettings) -> str:
-    """Return who acts on the server."""
+    """Return which account acts on the server."""
     auth = settings.auth
     if settings.url is None:
         return "all callers act there as the program's own account"
@@ -75,7 +75,7 @@ def _calls(definition: ToolsDefinition) -> Iterator[tuple[str, ToolCall]]:
 
 
 def _misfit(call: ToolCall, schema: Mapping[str, JSON]) -> str | None:
-    """Return what is wrong with the names of the arguments; None if nothing is, or they are not written here."""
+    """Return the problem with the names of the arguments; None if there is none, or the arguments are an expression."""
     given = as_object(call.args)
     if given is None:
         return None
@@ -92,7 +92,7 @@ def _misfit(call: ToolCall, schema: Mapping[str, JSON]) -> str | None:
 async def check_workflow(
     upstream: Upstream, settings: McpSettings, workflow: str, options: Mapping[str, JSON]
 ) -> Finding:
-    """Check that the tool that starts this workflow is there, and fits the way in which it is polled."""
+    """Check that the tool that starts this workflow exists, and can be polled as the definition says."""
     missing = sorted(set(_OPTION.findall(json.dumps(settings.definition))) - set(options.get("options") or {}))
     if missing:
         text = f"workflow {workflow}: the engine's calls use options.{missing[0]}, which the tool does not set"
@@ -118,7 +118,7 @@ async def check_workflow(
 
 
 def _check_replies(start: StartCall, how: DescribeCall, starts: types.Tool, tools: Mapping[str, types.Tool]) -> Finding:
-    """Check that the tools' output schemas name the fields in which the id and the status are."""
+    """Check that the tools' output schemas name the fields with the id and the status."""
     text = f"workflow {starts.name} is a tool of the server"
     if "{{" in how.tool:
         return Finding(ok=True, text=text)

@@ -1,4 +1,4 @@
-"""Drafts from a server's list of tools: which one starts something, which one reports on it, which one cancels it."""
+"""Drafts from a server's list of tools: guesses which tools start, poll and cancel an execution."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RUNS: Final = frozenset({"run", "trigger", "launch", "submit", "execute", "buil
 _STARTS: Final = _RUNS | {"create", "add", "begin", "call"}
 _STATES: Final = frozenset({"status", "poll", "progress", "state", "tail"})
 _READS: Final = _STATES | {"get", "check", "describe", "list"}
-_SAME: Final = 10  # the likeness of tools that are about just the same
+_SAME: Final = 10  # the likeness of tools with the same subject
 _CANCELS: Final = frozenset({"cancel", "stop", "abort", "kill", "terminate"})
 _RESULTS: Final = frozenset({"result", "results", "output", "outputs"})
 _CHANGES: Final = frozenset({"delete", "remove", "update", "set", "clear"})
@@ -36,12 +36,12 @@ _WORDS_OF_STATUSES: Final[Mapping[str, Sequence[str]]] = {
     "cancelled": ["cancelled", "canceled", "aborted"],
 }
 _WHICH_TASKS: Final = "The server makes tasks of some tools, and does not say of which: take out the others."
-_MOST_OTHERS: Final = 3  # tools that are named beside the draft
+_MOST_OTHERS: Final = 3  # tools to name beside the draft
 _GUESSED: Final = (
     "A guess by the names of the tools: say where the id and the status are, what the words mean, and in "
     "describe.gone_if how the server says that it does not know the id."
 )
-_FEW: Final = 4  # tools, of which most may well speak of one thing
+_FEW: Final = 4  # tools; among so few, most may share a subject
 _SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH|PRIVATE", re.IGNORECASE)
 _VARIABLE: Final = re.compile(r"[A-Za-z_]\w*=")
 _OF_TASKS: Final = frozenset({"optional", "required"})
@@ -58,10 +58,10 @@ class Split:
 
 
 async def discover(upstream: Upstream, settings: McpSettings) -> Sequence[Discovered]:
-    """Return the tools that can start something, as drafts of tools of ours.
+    """Return the tools that can start executions, as drafts of our tools.
 
     Raises:
-        EngineRefused, EngineUnavailable: there is no list.
+        EngineRefused, EngineUnavailable: the server returns no list.
     """
     tools = list((await upstream.tools(fresh=True)).values())
     connection = await upstream.connection()
@@ -143,14 +143,14 @@ def _first(pair: tuple[int, types.Tool]) -> int:
 
 
 class _Subjects:
-    """The words in the names of tools that say what they are about."""
+    """The words in the names of tools that name their subject."""
 
     def __init__(self, tools: Sequence[types.Tool]) -> None:
         counts = Counter(word for tool in tools for word in _words(tool))
         self._common = {word for word, count in counts.items() if len(tools) > _FEW and count > len(tools) / 2}
 
     def likeness(self, one: types.Tool, other: types.Tool) -> int:
-        """Return how much two tools are about the same; 0 or less: they are not."""
+        """Return how much the subjects of two tools agree; 0 or less: they differ."""
         ours, theirs = self._of(one), self._of(other)
         if ours == theirs:
             return _SAME
@@ -158,7 +158,7 @@ class _Subjects:
 
     def _of(self, tool: types.Tool) -> frozenset[str]:
         found = _words(tool) - _STARTS - _READS - _CANCELS - _RESULTS
-        return found - self._common or found  # the common ones say nothing of one tool: often they name the product
+        return found - self._common or found  # common words do not distinguish tools: often they name the product
 
 
 def _words(tool: types.Tool) -> frozenset[str]:
@@ -166,17 +166,17 @@ def _words(tool: types.Tool) -> frozenset[str]:
 
 
 def _ids(tool: types.Tool) -> Sequence[str]:
-    """Return the arguments of a tool that name an execution: those that it needs and that are called like it first."""
+    """Return the arguments of a tool that name an execution: required ones and those named like the tool first."""
     needed = tool.input_schema.get("required", [])
     names = [name for name in as_object(tool.input_schema.get("properties")) or {} if _ID.search(name)]
     return sorted(names, key=lambda name: (name not in needed, -sum(word in name.lower() for word in _words(tool))))
 
 
 def address_of(text: str) -> tuple[Mapping[str, JSON], Mapping[str, JSON]]:
-    """Return the settings for a URL or a command with its variables, and the same as they are shown: without values.
+    """Return the settings for a URL or for a command with variables, and the same without values, for people.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: the text is neither.
     """
     if text.startswith(("http://", "https://")):
         return {"url": text}, {"url": text}
@@ -195,7 +195,7 @@ def address_of(text: str) -> tuple[Mapping[str, JSON], Mapping[str, JSON]]:
 
 
 def _without_secrets(command: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a command, with variables in place of the values of options that are called like secrets."""
+    """Yield the words of a command, with variables for the values of options that are named like secrets."""
     before = ""
     for word in command:
         flag, equals, _ = word.partition("=")
@@ -215,10 +215,10 @@ def _variable(flag: str) -> str:
 def draft_engine(
     tools: Sequence[types.Tool], connection: Connection, shown: Mapping[str, JSON], start: str | None
 ) -> DraftedEngine:
-    """Return a draft of the engine for a server with these tools; `start` names the one that starts something.
+    """Return a draft of the engine for a server with these tools; `start` names the tool that starts executions.
 
     Raises:
-        ConfigError: none of them seems to start something that goes on.
+        ConfigError: no tool seems to start an execution.
     """
     listed = ", ".join(sorted(tool.name for tool in tools)) or "none"
     if start is not None and start not in {tool.name for tool in tools}:
@@ -244,9 +244,9 @@ def draft_engine(
 
 
 def definition_of(split: Split) -> Mapping[str, JSON]:
-    """Return a draft of the definition: where the id and the status stand in replies is a guess.
+    """Return a draft of the definition: the places of the id and the status in replies are guesses.
 
-    Other arguments that the tool `describe` needs are kept in the handle, if the start has them, too.
+    Other arguments that the `describe` tool requires are kept in the handle if the start also has them.
     """
     own_id = _ids(split.describe)[0]
     others = (tool for tool in (split.describe, split.cancel, split.result) if tool is not None)

@@ -41,7 +41,7 @@ class Parts:
 
 
 class StepFunctionsTooling:
-    """The protocols of `mcp_workflows.kit.tooling` that Step Functions has."""
+    """The protocols of `mcp_workflows.kit.tooling` that Step Functions supports."""
 
     first_settings: ClassVar[Mapping[str, str]] = {"region": ""}
 
@@ -56,7 +56,7 @@ class StepFunctionsTooling:
         return await check_engine(self._opened.client, self._settings.events)
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Check that the state machine exists and has the type that the tool says."""
+        """Check that the state machine exists and has the type that the tool sets."""
         opened = self._opened
         try:
             read = StepFunctionsOptions.read(options)
@@ -85,7 +85,7 @@ class StepFunctionsTooling:
 
     @property
     def expose_every(self) -> float | None:
-        """The interval of looking for tagged state machines, in seconds; see `Exposes.expose_every`."""
+        """The interval of searches for tagged state machines, in seconds; see `Exposes.expose_every`."""
         discovery = self._settings.discover
         return None if discovery is None else discovery.every.total_seconds()
 
@@ -94,7 +94,7 @@ class StepFunctionsTooling:
         return await self._opened.tagged.exposed()
 
     async def explain(self, ref: Ref) -> Explanation:
-        """Explain the state of an execution by the newest events of its history; see `Explains.explain`."""
+        """Explain the state of an execution from the newest events of its history; see `Explains.explain`."""
         opened, execution = self._opened, await self._opened.describe(ref)
         return await explain_execution(opened.client, opened.machines, opened.reader, ref, execution)
 
@@ -114,7 +114,7 @@ class StepFunctionsTooling:
     # --- permissions, sources, fixtures
 
     async def permissions(self, uses: Sequence[Use]) -> Mapping[str, JSON]:
-        """Return the IAM policy document with the least that these tools need; see `Permits.permissions`."""
+        """Return the IAM policy document with the minimum permissions for these tools; see `Permits.permissions`."""
         return await permissions(self._opened.client, self._settings, uses)
 
     @staticmethod
@@ -129,7 +129,7 @@ class StepFunctionsTooling:
 
     @staticmethod
     def fixtures_notice() -> str:
-        """Say what is deployed, and what that costs; see `HasFixtures.fixtures_notice`."""
+        """Return what is deployed and its cost; see `HasFixtures.fixtures_notice`."""
         return NOTICE
 
     def fixtures(self, settings: BaseModel) -> AbstractAsyncContextManager[Fixtures]:

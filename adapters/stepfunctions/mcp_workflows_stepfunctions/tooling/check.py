@@ -1,4 +1,4 @@
-"""Checks that a workflow could run now, and that its definition fits the gates of the tool."""
+"""Checks that a workflow can run now, and that its definition fits the tool's gates."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ANSWERS: Final = frozenset({DENIED, "ResourceNotFound", "StateMachineDoesNotExi
 
 
 async def check_engine(client: Client, events: Events | None) -> Finding:
-    """Check that Step Functions accepts these credentials; a missing permission to list machines is no problem.
+    """Check that Step Functions accepts these credentials; a missing permission to list machines is not a problem.
 
-    A queue of `events` that cannot be read is reported, and no problem: all works without it.
+    An unreadable queue of `events` is reported, but is not a problem: everything works without it.
     """
     try:
         await client.call("list_state_machines", known={DENIED}, maxResults=1)
@@ -43,7 +43,7 @@ async def check_engine(client: Client, events: Events | None) -> Finding:
 
 
 async def check_machine(client: Client, machines: Machines, workflow: str, options: StepFunctionsOptions) -> Finding:
-    """Check that the state machine exists, and its version or alias, too."""
+    """Check that the state machine exists, with its version or alias."""
     try:
         machine = await machines.find(workflow)
         machines.forget(machine)
@@ -57,7 +57,7 @@ async def check_machine(client: Client, machines: Machines, workflow: str, optio
 
 
 async def _check_qualified(client: Client, machine: Machine) -> Finding:
-    """Check a version, which is described like a machine, or an alias, which has a call of its own."""
+    """Check a version, described like a machine, or an alias, described by a separate call."""
     word = "version" if str(machine.qualifier).isdigit() else "alias"
     try:
         if word == "version":
@@ -71,13 +71,13 @@ async def _check_qualified(client: Client, machine: Machine) -> Finding:
     return Finding(ok=True, text=f"{machine.name} is there, with its {word} {machine.qualifier}")
 
 
-_SLIP: Final = 0.85  # the similarity above which two names of errors are taken for one
+_SLIP: Final = 0.85  # the similarity above which two error names count as one
 
 
 async def verify(
     client: Client, machine: Machine, options: StepFunctionsOptions, gates: Mapping[str, Mapping[str, JSON]]
 ) -> Sequence[Finding]:
-    """Return the findings; a missing state is a problem, a definition that cannot be read is not."""
+    """Return the findings; a missing state is a problem, an unreadable definition is not."""
     findings: list[Finding] = []
     try:
         for there in await definitions(client, machine):
@@ -90,7 +90,7 @@ async def verify(
 
 
 async def definitions(client: Client, machine: Machine) -> Sequence[Mapping[str, State]]:
-    """Return the states of each definition that a start may run: an alias may stand for two versions.
+    """Return the states of each definition that a start may run: an alias may refer to two versions.
 
     Raises:
         ExpectedCodeError: the definition is encrypted, and the key may not be used.
@@ -104,7 +104,7 @@ async def definitions(client: Client, machine: Machine) -> Sequence[Mapping[str,
 
 
 async def _started(client: Client, machine: Machine) -> Sequence[str]:
-    """Return the ARNs that a start runs: the machine or version, or the present versions of an alias."""
+    """Return the ARNs that a start may run: the machine or version, or the current versions of an alias."""
     if machine.qualifier is None or machine.qualifier.isdigit():
         return [machine.arn]
     found = await client.call("describe_state_machine_alias", stateMachineAliasArn=machine.arn)
@@ -135,7 +135,7 @@ def _gates(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) 
 
 
 def _token(where: str, state: State, written: str | None) -> Iterator[Finding]:
-    """Check that the task token of a state can be found in the parameters it sends."""
+    """Check that the task token of a state can be found in the parameters that the state sends."""
     places = state.token_places
     fields = [place for place in places if place.readable]
     put = f"put it into its own field of what the state sends: {_own_field(state)}"
@@ -150,14 +150,14 @@ def _token(where: str, state: State, written: str | None) -> Iterator[Finding]:
 
 
 def _own_field(state: State) -> str:
-    """Return the task token in a field of its own, in the language of this state."""
+    """Return a separate field with the task token, in the query language of this state."""
     if state.jsonata:
         return f'"{TASK_TOKEN}": "{{% $states.context.Task.Token %}}"'
     return f'"{TASK_TOKEN}.$": "$$.Task.Token"'
 
 
 def _errors(there: Mapping[str, State], gates: Mapping[str, Mapping[str, JSON]]) -> Iterator[Finding]:
-    """Find errors of gates that differ a little from those that the state catches; others may be meant to fail it."""
+    """Find errors of gates that differ slightly from those that the state catches; others may be meant to fail it."""
     for gate, words in gates.items():
         state = there.get(gate_state(words.get("when")))
         for part in ("send", "decline"):

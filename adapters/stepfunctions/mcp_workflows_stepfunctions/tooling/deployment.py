@@ -1,6 +1,6 @@
-"""State machines that are deployed for a while, and what is asked of them: for `mcp-workflows check --live`.
+"""Temporarily deployed state machines for `mcp-workflows check --live`, and requests to them.
 
-All of it blocks, and runs in a thread. A cancelled run ends with the next poll.
+All functions block, and run in a thread. A cancelled run ends at the next poll.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -63,7 +63,7 @@ ASKS_TWO: Final = machine_of("Both", {"Type": "Parallel", "Branches": [ASK, aski
 
 
 class FixtureSettings(BaseModel):
-    """Settings of `verify` for the state machines that it deploys."""
+    """Settings of `check --live` for the state machines that it deploys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -78,7 +78,7 @@ class FixtureSettings(BaseModel):
 
 @dataclass(slots=True, kw_only=True)
 class Deployment:
-    """Clients, and what has been made with them."""
+    """Clients, and the objects created with them."""
 
     clients: Boto3Clients
     settings: FixtureSettings
@@ -87,7 +87,7 @@ class Deployment:
 
     @classmethod
     def open(cls, engine: StepFunctionsSettings, settings: FixtureSettings) -> Deployment:
-        """Make the clients.
+        """Open the clients.
 
         Raises:
             ConfigError: see `open_boto3_clients`.
@@ -141,11 +141,11 @@ class Deployment:
         return found
 
     def token(self, arn: str) -> str:
-        """Return its task token, from the parameters in the history."""
+        """Return the task token from the parameters in the history."""
         return token(self.waiting(arn)["taskScheduledEventDetails"]["parameters"])
 
     def restricted(self, role: str, machine: str) -> Any:
-        """Return a client that may answer the tokens of this machine and do nothing else."""
+        """Return a client that may only answer the tokens of this machine."""
         statement = {"Effect": "Allow", "Action": "states:SendTaskSuccess", "Resource": machine}
         policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
         reply = self.clients.sts.assume_role(RoleArn=role, RoleSessionName=PREFIX, Policy=policy)["Credentials"]
@@ -160,10 +160,10 @@ class Deployment:
         return client
 
     def remove(self) -> None:
-        """Stop and remove everything; an execution that runs keeps its machine until it has ended.
+        """Stop and remove everything; a running execution keeps its machine until it has ended.
 
         Raises:
-            EngineRefused: some cannot be removed; the message names them.
+            EngineRefused: some objects cannot be removed; the message names them.
         """
         for arn in self.running:
             with suppress(ClientError, BotoCoreError):

@@ -1,8 +1,8 @@
-"""Machines and how often they ran, machines that are tagged to be tools, and executions to adopt.
+"""State machines with their execution counts, machines tagged as tools, and executions to adopt.
 
-ListExecutions has a small quota of the whole account (5/s, in most Regions 2/s): only some machines are counted. The
+ListExecutions has a small quota per account (5/s, in most Regions 2/s), so only some machines are counted. The
 Tagging API lists a whole account in pages of 100. Without permission for it there is no fallback to
-ListTagsForResource: that is one call per machine, of a quota of 1/s that the whole account shares.
+ListTagsForResource, which takes one call per machine, with a quota of 1/s per account.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ async def discover(client: Client, named: Collection[str] = ()) -> Sequence[Disc
 
 
 async def _counted(client: Client, row: Mapping[str, Any]) -> Discovered:
-    """Count its latest executions, and read the names and types in the input of the last; as far as allowed now."""
+    """Count a machine's latest executions, and infer the input's schema from the last; stop where this is not
+    allowed."""
     found = _discovered(row, ())
     try:
         arn = row["stateMachineArn"]
@@ -88,7 +89,7 @@ async def adopt(client: Client, execution_id: str) -> Ref:
 
     Raises:
         ExecutionNotFound: it does not exist.
-        EngineRefused: it is no execution ARN, it is of another Region or account, or it is an Express one.
+        EngineRefused: not an execution ARN, of another Region or account, or an Express execution.
     """
     named = ExecutionArn.parse(execution_id.strip())
     if named.express:
@@ -102,15 +103,15 @@ async def adopt(client: Client, execution_id: str) -> Ref:
 
 
 def _workflow_of(row: Mapping[str, Any]) -> str:
-    """Return what an execution was started as: an alias, a version, or the machine itself."""
+    """Return what the execution was started as: an alias, a version, or the machine itself."""
     return str(row.get("stateMachineAliasArn") or row.get("stateMachineVersionArn") or row["stateMachineArn"])
 
 
 async def list_ended(client: Client, machine: Machine, since: datetime) -> Sequence[EndedExecution]:
     """Return the executions of a machine, version or alias that ended since then, the earliest first.
 
-    A list has the latest first: ended executions by their end, running ones by their start. So the list ends with the
-    first page that has an earlier end.
+    The API lists the latest first: ended executions by their end, running ones by their start. So reading stops after
+    the first page with an earlier end.
     """
 
     def is_earlier(row: Mapping[str, Any]) -> bool:
@@ -132,9 +133,9 @@ async def list_ended(client: Client, machine: Machine, since: datetime) -> Seque
 
 
 def same_workflow(written: str, found: str) -> bool:
-    """Return True if `found` is the machine that `written` names, by ARN or by name, with a version or alias or not.
+    """True if `found` is the machine that `written` names, by ARN or name, with or without a version or alias.
 
-    A machine named without a version or alias stands for all of them.
+    A machine without a version or alias includes all of them.
     """
     try:
         (mine, qualifier, place), (its, its_qualifier, its_place) = _parts(written), _parts(found)
@@ -144,7 +145,7 @@ def same_workflow(written: str, found: str) -> bool:
 
 
 def _parts(workflow: str) -> tuple[str, str | None, Place | None]:
-    """Return the name, the qualifier and the place of a machine; a name alone has no place."""
+    """Return the name, qualifier and place of a machine; a bare name has no place."""
     if is_machine_arn(workflow):
         machine = parse_machine(workflow)
         return machine.name, machine.qualifier, machine.place
@@ -153,20 +154,20 @@ def _parts(workflow: str) -> tuple[str, str | None, Place | None]:
 
 
 MAX_NAME: Final = 64
-TAGGED_PAGE: Final = 100  # machines of one answer of the Tagging API
+TAGGED_PAGE: Final = 100  # machines in one reply of the Tagging API
 _GONE: Final = frozenset({"StateMachineDoesNotExist", "StateMachineDeleting"})
 _ENCRYPTED: Final = frozenset({"KmsAccessDeniedException", "KmsInvalidStateException"})
 _DENIED: Final = frozenset({DENIED, "AccessDenied"})
 _DESCRIBE: Final = "describe_state_machine"
-_TRIES: Final = 5  # of one description, when the quota is used up
-_FASTEST: Final = 20.0  # descriptions per second, where no quota is known
-_SHARE: Final = 0.2  # of the quota, for descriptions that are known and may have changed
+_TRIES: Final = 5  # attempts for one description, when the quota is used up
+_FASTEST: Final = 20.0  # descriptions per second without a known quota
+_SHARE: Final = 0.2  # fraction of the quota for known descriptions, which may have changed
 
 _log = logging.getLogger(__name__)
 
 
 class TaggedMachines:
-    """The tagged machines. Each is described once, and a few of them again each time, as the quota allows."""
+    """The tagged machines. Each is described once, and a few are described again each time, within the quota."""
 
     def __init__(self, client: Client, discover: Discover | None) -> None:
         self._client = client
@@ -175,7 +176,7 @@ class TaggedMachines:
         self._logged: set[str] = set()
 
     async def exposed(self) -> Sequence[Exposed]:
-        """Return all machines tagged now, by name; see `Exposes.exposed`.
+        """Return all currently tagged machines, by name; see `Exposes.exposed`.
 
         Raises:
             EngineRefused: there is no permission to read tags.
@@ -203,7 +204,7 @@ class TaggedMachines:
             found = await self._client.tagging("get_resources", **page)
             for row in cast("Sequence[Mapping[str, Any]]", found.get("ResourceTagMappingList", ())):
                 tags = {tag["Key"]: tag["Value"] for tag in row.get("Tags", ())}
-                if tags.get(key) == value and _is_machine(str(row["ResourceARN"])):  # it may be a local engine
+                if tags.get(key) == value and _is_machine(str(row["ResourceARN"])):  # or a local engine
                     yield str(row["ResourceARN"])
             if not found.get("PaginationToken"):  # the last page has an empty one
                 return
@@ -215,7 +216,7 @@ class TaggedMachines:
         return max(1, int(refill * discover.every.total_seconds() * _SHARE))
 
     async def _refresh(self, arns: Sequence[str]) -> None:
-        """Describe machines again, and keep the old description of each while there is no answer."""
+        """Describe machines again; keep the old description of a machine while there is no reply."""
         for arn in arns:
             try:
                 found = await self._find_exposed(arn)
@@ -225,7 +226,7 @@ class TaggedMachines:
             self._known[arn] = found  # now the newest
 
     async def _find_exposed(self, arn: str) -> Exposed | None:
-        """Return the tool of a machine, or None if it is gone or its owner has to act first (see the log)."""
+        """Return the tool of a machine; None if it was deleted, or its owner must act first (see the log)."""
         try:
             return self._read(arn, await self._describe(arn))
         except ExpectedCodeError as answered:
@@ -278,7 +279,7 @@ class TaggedMachines:
 
 
 def tool_name(machine: str) -> str:
-    """Return the tool name of a machine; a name that is too long ends in a hash, so that no two become one."""
+    """Return the tool name of a machine; a long name ends in a hash, to keep names distinct."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", machine)
     if len(name) <= MAX_NAME:
         return name
@@ -292,17 +293,17 @@ def _is_machine(arn: str) -> bool:
         return False
 
 
-LONGEST: Final = 10_000  # characters of a text: all clients and models get it with every list of tools
+LONGEST: Final = 10_000  # characters of a text: every client and model gets it with every list of tools
 _LONG: Final = f"is longer than {LONGEST} characters"
-OPEN: Final[Mapping[str, JSON]] = {"type": "object"}  # takes any arguments
+OPEN: Final[Mapping[str, JSON]] = {"type": "object"}  # accepts any arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolComment:
     """The description of a tool in the `Comment` of a definition; `problems` are its mistakes, for its author.
 
-    Plain text is the description. A JSON object can have `description`, `title`, `name` and `inputSchema`, at its top
-    or under `mcp`, where other readers of the comment are not affected.
+    Plain text is the description. A JSON object can have `description`, `title`, `name` and `inputSchema`, at the top
+    level or under `mcp`, where they do not affect other readers of the comment.
     """
 
     name: str | None = None
@@ -336,7 +337,7 @@ def _comment_of(content: Mapping[str, Any]) -> ToolComment:
 
 
 def _object(text: object) -> Mapping[str, Any]:  # Any: any JSON value
-    """Return the JSON object in a text, or an empty one."""
+    """Return the JSON object in a text; an empty one for any other text."""
     try:
         value = json.loads(text) if isinstance(text, str) and text.lstrip().startswith("{") else None
     except (ValueError, RecursionError):

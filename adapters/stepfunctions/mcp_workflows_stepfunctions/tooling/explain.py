@@ -1,4 +1,4 @@
-"""The reasons why an execution still runs, and why each of its gates asks nothing now, for the operator."""
+"""Why an execution still runs, and why each of its gates is closed, for the operator."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ _REASONS: Final[Mapping[str, Callable[[Event], Reason]]] = {
 
 
 def _elapsed(then: datetime) -> str:
-    """Return the time since then, as `rough_duration` writes it."""
+    """Return the time since then, in the format of `rough_duration`."""
     return rough_duration(datetime.now(UTC) - then)
 
 
@@ -173,7 +173,7 @@ _ENDS: Final[Mapping[str, str]] = {
 
 
 async def _defined_states(client: Client, machines: Machines, workflow: str) -> Mapping[str, State]:
-    """Return the present states of the machine; none if it cannot be read."""
+    """Return the current states of the machine; none if it cannot be read."""
     try:
         found = await definitions(client, await machines.find(workflow))
     except (ExpectedCodeError, EngineError):

@@ -58,7 +58,7 @@ async def fixtures(engine: StepFunctionsSettings, settings: FixtureSettings) -> 
     """Deploy the machines, and remove them in the end.
 
     Raises:
-        ConfigError, EngineRefused, EngineUnavailable: they cannot be deployed, or not be removed.
+        ConfigError, EngineRefused, EngineUnavailable: they cannot be deployed or removed.
     """
     async with deployed(partial(Deployment.open, engine, settings), _deploy, _translated) as found:
         roles = {part: Role(workflow=arn, arguments=[{}]) for part, arn in found.parts.items()}
@@ -94,7 +94,7 @@ def _translated() -> Generator[None]:
         raise EngineUnavailable(f"AWS cannot be asked ({type(error).__name__})") from None
 
 
-# --- the questions: what the adapter expects is in each of them
+# --- the questions: each contains the adapter's expectations
 
 
 def starts_again(at: Deployment) -> Answers:

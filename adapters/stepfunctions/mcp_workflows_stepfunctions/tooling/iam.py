@@ -1,10 +1,10 @@
-"""The IAM policy with the least permissions that some tools need, for the identity that calls: a role, a user.
+"""The IAM policy with the minimum permissions that some tools need, for the calling identity: a role or a user.
 
-https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsstepfunctions.html has the resources and
-condition keys of each action. For a version or alias the machine's ARN counts, narrowed by
+https://docs.aws.amazon.com/service-authorization/latest/reference/list_awsstepfunctions.html lists the resources and
+condition keys of each action. For a version or alias, the resource is the machine's ARN, narrowed by
 `states:StateMachineQualifier`; executions inherit the tags of their machine. SendTask* has no resource on that page,
-but AWS checks the machine of the token: its refusals name it, and `grantTaskResponse` of the AWS CDK allows it. It is
-not documented if the machine's tags count, so they are no condition there.
+but AWS checks the machine of the token: its refusals name it, and `grantTaskResponse` of the AWS CDK allows it. Whether
+the machine's tags apply is not documented, so they are not a condition there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Need:
 
 
 def _needs(use: Use, machine: Machine) -> Sequence[Need]:
-    """Return what the use of a tool may need, always the same actions in the same order."""
+    """Return the possible needs of a tool: always the same actions in the same order."""
     itself, runs, version = machine.unqualified, machine.execution(ALL), machine.qualifier
     express = use.options.get("express") is True
     standard, starts = not express, not use.watches
@@ -74,18 +74,18 @@ def _needs(use: Use, machine: Machine) -> Sequence[Need]:
 
 
 def _field(settings: JSON, name: str) -> JSON:
-    """Return a field of a part of a gate, which may be a text."""
+    """Return a field of a part of a gate; None if the part is a text."""
     return cast("Mapping[str, JSON]", settings).get(name) if isinstance(settings, Mapping) else None
 
 
 async def permissions(client: Client, settings: StepFunctionsSettings, uses: Sequence[Use]) -> Mapping[str, JSON]:
     """Return the policy for these uses, and for `events` and `discover` if they are set; see `Permits.permissions`.
 
-    With `assume_role` it is for that role; the policy of its caller is logged, as it belongs to another identity.
+    With `assume_role`, the policy is for that role; the policy of its caller, another identity, is logged.
 
     Raises:
         EngineRefused: a workflow does not belong to this engine.
-        EngineUnavailable: the account cannot be found out.
+        EngineUnavailable: the account cannot be determined.
     """
     machines = Machines(client, settings.known_account)
     needed = [_needs(use, await machines.find(use.workflow)) for use in uses]
@@ -114,7 +114,7 @@ def caller_policy(role: AssumeRole, *, callers: bool = False) -> Mapping[str, JS
 
 
 def queue_arn(url: str, region: str, partition: str) -> str:
-    """Return the ARN of a queue by its URL, `https://HOST/ACCOUNT/NAME`, in the Region that the host names."""
+    """Return the ARN of a queue from its URL, `https://HOST/ACCOUNT/NAME`, in the Region of the host."""
     parts = urlsplit(url)
     account, name = parts.path.strip("/").split("/")[-2:]
     host = _REGION.search(parts.hostname or "")
@@ -122,7 +122,7 @@ def queue_arn(url: str, region: str, partition: str) -> str:
 
 
 def _for_uses(needed: Iterable[Sequence[Need]]) -> Iterator[Permission]:
-    """Permit each action on the machines that any use needs whole, and narrowed by qualifier on the others."""
+    """Permit each action on the machines that any use needs as a whole, and on the others narrowed by qualifier."""
     for of_all_uses in zip(*needed, strict=True):
         wanted = [need for need in of_all_uses if need.needed]
         whole = frozenset(need.resource for need in wanted if not need.qualifier)
@@ -139,7 +139,7 @@ def _for_uses(needed: Iterable[Sequence[Need]]) -> Iterator[Permission]:
 
 
 def _for_tagged(place: Place, key: str, value: str) -> Iterator[Permission]:
-    """Permit all machines that are tagged now or later, with the tag as the condition."""
+    """Permit all machines that are tagged now or later, with the tag as a condition."""
     machine = Machine(place=place, name=ALL)
     machines, executions = frozenset({machine.unqualified}), frozenset({machine.execution(ALL)})
     tagged = {"StringEquals": {f"aws:ResourceTag/{key}": value}}
@@ -155,7 +155,7 @@ LARGEST: Final = 6_144  # characters of a managed policy, white space not counte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """Actions on resources; `sid` names their purpose in a word."""
+    """Actions on resources; `sid` names their purpose."""
 
     sid: str
     actions: tuple[str, ...]
@@ -164,9 +164,9 @@ class Permission:
 
 
 def policy_document(allowed: Iterable[Permission]) -> Mapping[str, JSON]:
-    """Return the policy, as short as it can be, because IAM counts characters, and the same text each time.
+    """Return a deterministic policy that is as short as possible, as IAM limits its characters.
 
-    One statement has all that shares resources and condition.
+    Actions with the same resources and condition share a statement.
     Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_grammar.html
     """
     together: dict[str, list[Permission]] = defaultdict(list)

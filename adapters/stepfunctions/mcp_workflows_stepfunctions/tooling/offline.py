@@ -1,4 +1,4 @@
-"""Answers that need no engine: states to copy, the request of a start, and the replay of an exported history."""
+"""Functions that need no engine: states to copy, the request of a start, and the replay of an exported history."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_embedded_files() -> Mapping[str, str]:
 
 
 def preview(start: Start, machines: Machines) -> Mapping[str, JSON]:
-    """Return the request as JSON, with the input not yet as text; an account known only to AWS is left open.
+    """Return the request as JSON, with the input as a value; an account known only to AWS stays open.
 
     Raises:
         EngineRefused: it would be refused before anything is sent.
@@ -48,14 +48,14 @@ EXPORT: Final = "export one with: aws stepfunctions get-execution-history --exec
 _DETAILS: Final = "EventDetails"
 _FIRST: Final = "ExecutionStarted"
 
-_Details = Mapping[str, Any]  # Any: what an event tells
+_Details = Mapping[str, Any]  # Any: the details of an event
 
 
 def replay(history: JSON, gates: Mapping[str, Gate]) -> Sequence[Replayed]:
     """Return each change that a client would have seen, up to the first end: a redrive does not reopen a task.
 
     Raises:
-        ConfigError: this is no history of a Step Functions execution, or a gate is not valid.
+        ConfigError: not a history of a Step Functions execution, or a gate is invalid.
     """
     if wrong := read_rules(gates)[1]:
         raise ConfigError("\n".join(wrong))
@@ -66,7 +66,7 @@ def _events(history: JSON) -> Sequence[Event]:
     found = cast("_Details", history).get("events") if isinstance(history, dict) else None
     if not isinstance(found, list) or not all(map(_is_event, cast("list[object]", found))):
         raise ConfigError(f"this is not a Step Functions history, an object with a list of events; {EXPORT}")
-    events = sorted(cast("list[Event]", found), key=lambda event: event["id"])  # or it was exported in reverse order
+    events = sorted(cast("list[Event]", found), key=lambda event: event["id"])  # or it was exported in reverse
     if not events or events[0]["type"] != _FIRST:
         raise ConfigError(f"this is not a whole Step Functions history: it does not begin with its start; {EXPORT}")
     return events

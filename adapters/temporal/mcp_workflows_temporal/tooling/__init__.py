@@ -38,12 +38,12 @@ from mcp_workflows_temporal.tooling.schema import embedded_files, find_mismatche
 
 
 class _FirstSettings:
-    """Reads the defaults from Temporal's own configuration file: a host may start the server without that file."""
+    """Reads the defaults from Temporal's own configuration file, as a host may start the server without that file."""
 
     def __get__(self, instance: object, owner: type) -> Mapping[str, str]:
         try:
             profile = ClientConfigProfile.load(disable_env=True, profile=os.environ.get("TEMPORAL_PROFILE"))
-        except RuntimeError:  # the adapter says what is wrong with it
+        except RuntimeError:  # the adapter reports the error
             profile = ClientConfigProfile()
         return {
             "address": f"${{TEMPORAL_ADDRESS:-{profile.address or LOCALHOST}}}",
@@ -53,7 +53,7 @@ class _FirstSettings:
 
 
 class TemporalTooling:
-    """The protocols of `mcp_workflows.kit.tooling` that Temporal can."""
+    """The protocols of `mcp_workflows.kit.tooling` that Temporal supports."""
 
     first_settings = _FirstSettings()
 
@@ -75,11 +75,11 @@ class TemporalTooling:
     # --- checks
 
     async def check_engine(self) -> Finding:
-        """Check that Temporal answers and has the namespace."""
+        """Check that Temporal replies and has the namespace."""
         return await check_engine(self._opened())
 
     async def check(self, workflow: str, options: Mapping[str, JSON]) -> Finding:
-        """Check that somebody polls the workflow's task queue; options may have placeholders."""
+        """Check that workers poll the workflow's task queue; options may have placeholders."""
         try:
             written = TemporalOptions.written(options)
         except EngineRefused as error:
@@ -99,7 +99,7 @@ class TemporalTooling:
         frontend = self._opened()
         queue = self._settings.task_queue if options.get("task_queue") is None else options["task_queue"]
         if not (workflow := _started(workflow, options)):
-            return ()  # nobody knows the workflow
+            return ()  # the workflow is unknown
         named = await verify(frontend, workflow, queue, read_references(options, gates))
         arguments = await verify_arguments(frontend, workflow, queue, gates)
         attributes = await verify_search_attributes(frontend, as_mapping(options.get("search_attributes")))
@@ -114,7 +114,7 @@ class TemporalTooling:
             return await discover_workflows(frontend, self._settings.task_queue, named)
 
     async def explain(self, ref: Ref) -> Explanation:
-        """Explain the state: attempts, last errors, pollers; a few requests. See `Explains.explain`."""
+        """Explain the state with attempts, last errors and pollers, in a few requests. See `Explains.explain`."""
         frontend, execution = self._opened(), await self._verbs.describe(ref)
         if message_in(ref.options) is not None:
             said = execution.failure.text if execution.failure else execution.message
@@ -172,12 +172,12 @@ class TemporalTooling:
 
     @staticmethod
     def fixture_settings() -> type[BaseModel]:
-        """Return the model of no settings; see `HasFixtures`."""
+        """Return an empty model; see `HasFixtures`."""
         return Nothing
 
     @staticmethod
     def fixtures_notice() -> str:
-        """Say what runs, and where; see `HasFixtures.fixtures_notice`."""
+        """Return what runs, and where; see `HasFixtures.fixtures_notice`."""
         return NOTICE
 
     def fixtures(self, settings: BaseModel) -> AbstractAsyncContextManager[Fixtures]:

@@ -1,8 +1,8 @@
-"""Checks whether tools could run now, and whether their workflows have what the tools name.
+"""Checks whether tools can run now, and whether their workflows have the names that the tools use.
 
-A worker reports the handlers of its workflows; activities, and the numbers of arguments that handlers take, are in
-recent histories. An activity that runs only sometimes may be in none of them, so its absence alone is no error. It is
-one if a name that differs by a typo is there instead, or if the activity runs as a local one, which gates cannot see.
+A worker reports the handlers of its workflows; activities, and the argument counts of handlers, are read from recent
+histories. An activity that runs only sometimes may be missing from them, so its absence alone is not an error. It is
+one if there is a name that differs by a typo, or if the activity runs as a local one, which gates cannot see.
 Source: the query `__temporal_workflow_metadata`, which the SDKs answer for every workflow
 (https://github.com/temporalio/api, temporal/api/sdk/v1/workflow_metadata.proto).
 """
@@ -47,20 +47,20 @@ from mcp_workflows_temporal.tooling.histories import (
 
 CLOSED_EXECUTIONS = 20  # read if the latest executions do not show every name
 HISTORY_PAGES = 2  # of 250 events, the newest of each execution
-HISTORIES_SHARE = 0.2  # of the total time, for all histories together
+HISTORIES_SHARE = 0.2  # of the time limit, for all histories together
 EXECUTIONS = 10  # whose histories are read, one page of each
 ENOUGH = 3  # signals or updates of one name
 METADATA = "__temporal_workflow_metadata"
 METADATA_MESSAGE = WorkflowMetadata.DESCRIPTOR.full_name  # imported, as decoding needs its descriptor
 ASKED = 3  # executions: some register handlers only as they run
 LISTED = 20
-TYPES = 200  # executions whose types are suggested instead of an unknown one
-SHARE, OTHERS_SHARE = 0.5, 0.2  # of the total time, for one answer
+TYPES = 200  # executions whose types are suggested for an unknown one
+SHARE, OTHERS_SHARE = 0.5, 0.2  # of the time limit, for one reply
 _ENCODINGS = {each.encoding for each in DefaultPayloadConverter.default_encoding_payload_converters}  # without a codec
 
 
 async def check_engine(frontend: Frontend) -> Finding:
-    """Check that the frontend answers and has the namespace."""
+    """Check that the frontend replies and has the namespace."""
     place = frontend.place
     try:
         async with frontend.call():
@@ -76,7 +76,7 @@ async def check_engine(frontend: Frontend) -> Finding:
 
 
 async def check_queue(frontend: Frontend, workflow: str, task_queue: str | None) -> Finding:
-    """Check that somebody polls the task queue of a workflow."""
+    """Check that workers poll the task queue of a workflow."""
     if task_queue is None:
         return Finding(
             ok=False, text=f"{workflow} has no task queue", hint="set task_queue, on the engine or on the tool"
@@ -101,7 +101,7 @@ async def check_queue(frontend: Frontend, workflow: str, task_queue: str | None)
 
 
 class ReferenceKind(StrEnum):
-    """The kinds of names that the configuration of a tool refers to."""
+    """The kinds of names in a tool's configuration."""
 
     SIGNAL = "signal"
     UPDATE = "update"
@@ -115,7 +115,7 @@ KEYS: Mapping[ReferenceKind, str] = {**{kind: kind.value for kind in HANDLED}, R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """One name in the configuration of a tool."""
+    """A name in a tool's configuration."""
 
     kind: ReferenceKind
     name: str
@@ -123,11 +123,11 @@ class Reference:
 
 
 Handlers = Mapping[ReferenceKind, frozenset[str]]
-"""The names of a workflow's handlers; a dynamic one, which takes every name, has an empty name."""
+"""The names of a workflow's handlers; a dynamic handler, which accepts every name, has an empty name."""
 
 
 class Unverifiable(Exception):  # noqa: N818  # the condition, not an error
-    """The verification is not possible now; the message says why."""
+    """The verification is not possible now; the message has the reason."""
 
 
 def read_references(options: Mapping[str, JSON], gates: Mapping[str, Mapping[str, JSON]]) -> Sequence[Reference]:
@@ -190,7 +190,7 @@ def _not_verified(named: Sequence[Reference], why: str) -> str:
 async def _compare(
     frontend: Frontend, workflow: str, latest: Sequence[WorkflowExecution], named: Sequence[Reference]
 ) -> Sequence[Finding]:
-    """Compare with the handlers of one execution, and ask others only for names that it lacks."""
+    """Compare with the handlers of one execution, and ask others only about names that it lacks."""
     handlers = await _handlers(frontend, latest[0])
 
     def lacks(each: Reference) -> bool:
@@ -221,7 +221,7 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 async def _handlers(frontend: Frontend, execution: WorkflowExecution, share: float = SHARE) -> Handlers:
-    """Return the handlers that the worker reports for this execution, within this share of the total time.
+    """Return the handlers that the worker reports for this execution, within this share of the time limit.
 
     Raises:
         Unverifiable: no worker answers, or its SDK does not report handlers.
@@ -256,7 +256,7 @@ NO_ANSWER: Mapping[RPCStatusCode, str] = {
 class _Sample:
     """The activities in the histories that were read."""
 
-    types: dict[str, None]  # in the order in which they were found
+    types: dict[str, None]  # in the order of discovery
     local: set[str]
     executions: int = 0
 
@@ -264,7 +264,7 @@ class _Sample:
 async def verify_activities(
     frontend: Frontend, workflow: str, latest: Sequence[WorkflowExecutionInfo], awaited: Mapping[str, str]
 ) -> Sequence[Finding]:
-    """Look in recent histories for the activities that gates wait for: `awaited` has types by settings.
+    """Search recent histories for the activities that gates wait for: `awaited` has types by settings.
 
     Reads at most the `latest` executions and `CLOSED_EXECUTIONS` ended ones, `HISTORY_PAGES` pages each.
     """
@@ -288,7 +288,7 @@ async def verify_activities(
 async def _executions(
     frontend: Frontend, workflow: str, latest: Sequence[WorkflowExecutionInfo]
 ) -> AsyncIterator[WorkflowExecution]:
-    """Yield the latest executions, then ended ones, as those that have just begun show nothing."""
+    """Yield the latest executions, then ended ones, as newly started ones show nothing."""
     for row in latest:
         yield row.execution
     known = {row.execution.run_id for row in latest}
@@ -323,7 +323,7 @@ def _judge_activity(workflow: str, where: str, name: str, names: frozenset[str],
 async def verify_arguments(
     frontend: Frontend, workflow: str, queue: str | None, gates: Mapping[str, Mapping[str, JSON]]
 ) -> Sequence[Finding]:
-    """Compare the number of arguments of gates with those in recent histories; nothing if there are none."""
+    """Compare the argument counts of gates with those in recent histories; nothing without arguments."""
     sent = read_sent(gates)
     if not sent:
         return []
@@ -352,7 +352,7 @@ async def verify_arguments(
 async def _counts(
     frontend: Frontend, workflow: str, queue: str | None, messages: frozenset[Message]
 ) -> Mapping[Message, Sequence[int]]:
-    """Return the numbers of arguments of the handled messages with these names, newest first."""
+    """Return the argument counts of the handled messages with these names, newest first."""
     counts: dict[Message, list[int]] = {message: [] for message in messages}
     for row in (await _latest(frontend, workflow, queue))[:EXECUTIONS]:
         tail = await read_tail(frontend, row.execution)
@@ -370,7 +370,7 @@ async def _counts(
 
 
 async def verify_search_attributes(frontend: Frontend, written: Mapping[str, JSON]) -> Sequence[Finding]:
-    """Report search attributes of a tool that the namespace does not have; `written` are by name."""
+    """Report search attributes of a tool that the namespace lacks; `written` are by name."""
     if not written:
         return []
     try:
@@ -389,7 +389,7 @@ async def verify_search_attributes(frontend: Frontend, written: Mapping[str, JSO
 
 
 async def verify_codec(frontend: Frontend, workflow: str, queue: str | None) -> Sequence[Finding]:
-    """Report that inputs of recent executions, which others have started, are encoded and no codec is configured."""
+    """Report recent executions from elsewhere whose inputs are encoded, if no codec is configured."""
     if not frontend.has_shipped_converter:
         return []
     with suppress(EngineError):  # the other checks report it

@@ -1,4 +1,4 @@
-"""Executions that were started elsewhere: the types that ran lately, those that ended, and a task for one of them."""
+"""Executions started elsewhere: recent workflow types, ended executions, and the adoption of one as a task."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from mcp_workflows_temporal.payloads import UndecodableError, decode
 
 PAGE = 1000  # executions
 PAGES = 5
-SAMPLED_TYPES = 20  # workflow types whose inputs are read, of this many executions each
+SAMPLED_TYPES = 20  # workflow types whose inputs are read, with `SAMPLES` executions each
 SAMPLES = 5
 SAMPLED_AT_ONCE = 8
-ENDED = ("Completed", "Failed", "Canceled", "Terminated", "TimedOut")  # as a list query writes it, too
+ENDED = ("Completed", "Failed", "Canceled", "Terminated", "TimedOut")  # in the syntax of a list query, too
 CLOCKS_DIFFER = timedelta(hours=1)
 
 
 async def discover(frontend: Frontend, own_queue: str | None, named: Collection[str]) -> Sequence[Discovered]:
-    """Return the types of the latest executions, with what their inputs have in common; see `Discovers.discover`.
+    """Return the types of the latest executions, with the common schema of their inputs; see `Discovers.discover`.
 
-    A type has a task queue only if that is not the engine's.
+    A type has a task queue only if it differs from the engine's.
     """
     seen = defaultdict[tuple[str, str], list[WorkflowExecutionInfo]](list)
     async for row in frontend.list_executions("", page=PAGE, pages=PAGES):
@@ -70,9 +70,9 @@ def _discovered(key: tuple[str, str], own_queue: str | None, rows: Sequence[Work
 
 
 async def _with_input(frontend: Frontend, found: Discovered, rows: Sequence[WorkflowExecutionInfo]) -> Discovered:
-    """Add the schema of these executions' inputs; leave it out if they cannot be read here.
+    """Add the schema of these executions' inputs; omit it if they cannot be read here.
 
-    History has no names of positional arguments.
+    The history has no names of positional arguments.
     """
     samples: list[Sequence[JSON]] = []
     for row in rows:
@@ -94,7 +94,7 @@ async def _with_input(frontend: Frontend, found: Discovered, rows: Sequence[Work
     properties = {name: infer_schema(values, least=2) for name, values in given.items()}
     required = {"required": names} if (names := [name for name in given if None not in given[name]]) else {}
     args: JSON = [f"{{{{{name}}}}}" for name in given]
-    if most == min(map(len, samples)):  # null keeps its place in one expression
+    if most == min(map(len, samples)):  # null keeps its position in one expression
         args = f"{{{{[{', '.join(given)}]}}}}"
     options = {**found.options, "args": args} if given else found.options
     schema = {"type": "object", "properties": properties, **required}
@@ -115,7 +115,7 @@ async def adopt(frontend: Frontend, execution_id: str) -> Ref:
 
 
 async def _find(frontend: Frontend, execution_id: str) -> Described:
-    """Try the whole text first, as a workflow id may have slashes; a run id must be one of that chain."""
+    """Try the whole text first, as a workflow id may contain slashes; a run id must belong to that chain."""
     workflow_id, _, run_id = execution_id.rpartition("/")
     try:
         return await frontend.describe(execution_id)
@@ -132,7 +132,7 @@ async def _find(frontend: Frontend, execution_id: str) -> Described:
 async def list_ended(frontend: Frontend, workflow: str, since: datetime) -> Sequence[EndedExecution]:
     """Return the chains of runs of a workflow type that ended since then, the earliest first.
 
-    Temporal lists the latest first, and no other order works on SQL databases and in Temporal Cloud. So a time in which
+    Temporal lists the latest first; no other order works on SQL databases and in Temporal Cloud. So a period in which
     more runs closed than fit into a page is halved.
     """
     found: list[EndedExecution] = []
@@ -154,9 +154,9 @@ async def list_ended(frontend: Frontend, workflow: str, since: datetime) -> Sequ
 
 
 async def _end_of_chain(frontend: Frontend, row: WorkflowExecutionInfo) -> EndedExecution | None:
-    """Return the end of the chain that ended with this run; None: another run followed it, or it was deleted.
+    """Return the end of the chain that ended with this run; None if another run followed it, or it was deleted.
 
-    A list tells neither, so each run is described. It is remembered: a call that runs out of time has not been in vain.
+    A list shows neither, so each run is described. The result is cached, so that a call which times out is not wasted.
     """
     run_id = row.execution.run_id
     if run_id not in frontend.ended_chains:
@@ -173,6 +173,6 @@ async def _describe_end(frontend: Frontend, row: WorkflowExecutionInfo) -> Ended
         if info.first_run_id == current.first_run_id or is_followed(await frontend.close_event(info)):
             return None
     handle = str(Handle(workflow_id=workflow_id, first_run_id=info.first_run_id))
-    name = workflow_id if info is current else handle  # the id alone names another execution by now
+    name = workflow_id if info is current else handle  # the id alone now names another execution
     ended = row.close_time.ToDatetime(UTC)
     return EndedExecution(handle=handle, execution_id=name, status=STATUSES[row.status], ended=ended)

@@ -1,4 +1,4 @@
-"""The reason why an execution is still working, and all facts that Temporal has of it, for the operator."""
+"""Why an execution still runs, with the facts that Temporal has about it, for the operator."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Subject:
         return self.found.workflow_execution_info.task_queue
 
     def event(self, event_id: int) -> str:
-        """Return the id and the time of an event, for people."""
+        """Return the id and time of an event, for people."""
         when = next((ago(event.event_time) for event in self.tail.events if event.event_id == event_id), None)
         return f"event {event_id}, {when}" if when else f"event {event_id}"
 
@@ -154,7 +154,7 @@ async def explain(
 async def _unanswered_query(
     frontend: Frontend, found: Described, read_gates: Callable[[Described], Awaitable[GateRequests]]
 ) -> Problem | None:
-    """Return the problem of a gate whose query no worker answers: its question is as it was last."""
+    """Return the problem of a gate whose query no worker answers; its question is in its last known state."""
     gates = await read_gates(found)
     if not gates.needs_worker:
         return None
@@ -280,7 +280,7 @@ async def _queue(frontend: Frontend, name: str, kind: TaskQueueType.ValueType) -
 
 
 def _reason(subject: Subject) -> tuple[str, str]:
-    """Return what an execution without a problem waits for, and the advice."""
+    """Return what an execution without a problem waits for, with advice."""
     found, timers = subject.found, subject.tail.timers
     questions = [
         one_line(str(request.params.get("message", key))) for key, request in subject.execution.requests.items()
@@ -327,7 +327,7 @@ async def gate_states(subject: Subject, gates: Mapping[str, Gate]) -> Mapping[st
 
 
 async def _explain_gate(subject: Subject, name: str, gate: Gate) -> ExplainedGate:
-    """Explain why a gate is closed: one that the history opens, or one that a query opens."""
+    """Explain why a gate is closed, whether the history or a query opens it."""
     try:
         [rule] = read_rules({name: gate})
     except EngineRefused as error:
@@ -426,17 +426,17 @@ async def find_mistake(frontend: Frontend, found: Described, tail: Tail) -> Prob
         text = f"{_IN_FILE}: the arguments do not fit workflow {info.type.name}: {one_line(cause)}"
         return Problem(text=text, advice=f"{_CORRECT_ARGUMENTS}; {again}")
     if _wrong_count(failure):
-        return None  # a message with other arguments, and not of a gate: somebody else has sent it
+        return None  # a message with other arguments, not from a gate: another sender
     kind = failure.application_failure_info.type
     text = f"{_IN_CODE}, which is tried again: {f'{kind}: ' if kind else ''}{one_line(failure.message)}"
     return Problem(text=text, advice=MEND_CODE)
 
 
 async def _other_queue(frontend: Frontend, found: Described) -> str | None:
-    """Return the task queue of another execution of this workflow, if workers poll that one."""
+    """Return the task queue of another execution of this workflow, if workers poll it."""
     info = found.workflow_execution_info
     query = f"WorkflowType = {quoted(info.type.name)} AND TaskQueue != {quoted(info.task_queue)}"
-    with suppress(RPCError):  # Temporal does not tell
+    with suppress(RPCError):  # unknown to Temporal
         rows = [row async for row in frontend.list_executions(query, page=MANY, pages=1)]
         for queue in dict.fromkeys(row.task_queue for row in rows):
             if live_pollers(await frontend.describe_task_queue(queue)):
@@ -452,20 +452,20 @@ async def _decoded(frontend: Frontend, found: Described, failed: HistoryEvent) -
 
 
 def _wrong_count(failure: FailureMessage) -> re.Match[str] | None:
-    """Return the match of an error by the SDK, and not by the workflow's own code, about the number of arguments."""
+    """Return the match of an error about argument counts that the SDK raised, not the workflow's own code."""
     frames = _FRAME.findall(failure.stack_trace)
     is_by_the_sdk = bool(frames) and "temporalio" in re.split(r"[/\\]", frames[-1])
     is_type_error = failure.application_failure_info.type == TypeError.__name__
     return _WRONG_COUNT.fullmatch(failure.message) if is_by_the_sdk and is_type_error else None
 
 
-# --- a workflow task that fails because of the arguments of a gate
+# --- a workflow task that fails because of a gate's arguments
 
 
 async def argument_problem(
     frontend: Frontend, gates: Mapping[str, Gate], found: Described, tail: Tail
 ) -> Problem | None:
-    """Return the problem if the workflow task fails because a handler cannot take the message of a gate."""
+    """Return the problem if the workflow task fails because a handler cannot take a gate's message."""
     failed, completed = tail.newest(TASK_FAILED), tail.newest(TASK_COMPLETED)
     is_failing = found.pending_workflow_task.attempt >= FAILING_FROM
     if not is_failing or failed is None or completed is None or failed.event_id < completed.event_id:
@@ -516,7 +516,7 @@ def _blamed(
 
 
 def _ours(sent: Sequence[Sent], found: Described, event: HistoryEvent) -> Iterator[Sent]:
-    """Yield the gate that sent this signal: its request id is made of the key of a question."""
+    """Yield the gate that sent this signal: its request id is derived from the key of a question."""
     if event.WhichOneof("attributes") != SIGNALED:
         return
     execution, first = found.workflow_execution_info.execution, found.workflow_execution_info.first_run_id

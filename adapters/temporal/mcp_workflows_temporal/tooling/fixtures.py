@@ -1,4 +1,4 @@
-"""Workflows of known behaviour, for `check --live`: a worker in this process, on a task queue of its own."""
+"""Workflows of known behaviour, for `check --live`: a worker in this process, on a separate task queue."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class _Forever:
 
 @workflow.defn(name="McpWorkflowsVerifyAsk")
 class _Ask:
-    """So many questions at once."""
+    """Asks this number of questions at once."""
 
     @workflow.run
     async def run(self, questions: int) -> list[Any]:  # Any: JSON
@@ -90,7 +90,7 @@ class _Ask:
 
 @workflow.defn(name="McpWorkflowsVerifyInbox")
 class _Inbox:
-    """Takes messages for ever."""
+    """Receives messages endlessly."""
 
     def __init__(self) -> None:
         self._received: list[str] = []
@@ -109,7 +109,7 @@ class _Inbox:
 
 
 async def received(adapter: Adapter, ref: Ref) -> Sequence[JSON]:
-    """Return what the query `received` of an execution returns; nothing if its worker does not answer."""
+    """Return the result of an execution's query `received`; nothing if its worker does not answer."""
     order = Start(
         workflow="query received",
         arguments=[],
@@ -137,7 +137,7 @@ async def fixtures(
             await connected(),
             task_queue=queue,
             workflows=[_Echo, _Fail, _Forever, _Ask, _Inbox],
-            workflow_runner=UnsandboxedWorkflowRunner(),  # they are deterministic as they are
+            workflow_runner=UnsandboxedWorkflowRunner(),  # they are deterministic without it
         )
     except RuntimeError as error:
         raise EngineUnavailable(f"no worker can be run: {error}") from None
@@ -172,7 +172,7 @@ async def fixtures(
 
 
 async def _run(worker: Worker) -> None:
-    """Run the worker until it is shut down; cancelled, the SDK's core would go on polling.
+    """Run the worker until it is shut down: if it were cancelled, the SDK's core would continue to poll.
 
     Raises:
         EngineUnavailable: it has ended by itself.

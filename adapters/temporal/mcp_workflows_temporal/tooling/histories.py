@@ -1,4 +1,4 @@
-"""Histories as operators read them: the newest events, the activities, and the messages of gates."""
+"""Histories for operators: the newest events, the activities, and the messages of gates."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Tail:
     whole: bool  # there are no older events
 
     def newest(self, *kinds: str) -> HistoryEvent | None:
-        """Return the newest event, of these kinds if any are given."""
+        """Return the newest event, optionally of these kinds."""
         return next((event for event in self.events if not kinds or event.WhichOneof("attributes") in kinds), None)
 
     @property
     def timers(self) -> Sequence[datetime]:
-        """The times at which the running timers fire, UTC, the next one first."""
+        """The times (UTC) at which the running timers fire, the next one first."""
         ended: set[int] = set()
         found: list[datetime] = []
         for event in self.events:
@@ -89,12 +89,12 @@ class ActivityEvents:
     """The activity types of a history, in the order of their first appearance, each with its latest event."""
 
     scheduled: Mapping[str, int]
-    failed: Mapping[str, int]  # timed out and cancelled ones too
+    failed: Mapping[str, int]  # including timed out and cancelled ones
     local: frozenset[str]
 
 
 def read_activities(events: Iterable[HistoryEvent]) -> ActivityEvents:
-    """Return the activities in these events, the oldest first; an end without its beginning has no type."""
+    """Return the activities in these events, the oldest first; an end without its start has no type."""
     scheduled: dict[str, int] = {}
     failed: dict[str, int] = {}
     local: set[str] = set()
@@ -126,14 +126,14 @@ def _local(marker: MarkerRecordedEventAttributes) -> Iterator[str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name most like this one, or None; names with other numbers in them do not count."""
+    """Return the known name most similar to this one, or None; names with other numbers do not count."""
     plain = {_plain(each): each for each in known if _DIGITS.findall(each) == _DIGITS.findall(name)}
     meant = closest(_plain(name), plain)
     return None if meant is None else plain[meant]
 
 
 def is_typo(name: str, other: str) -> bool:
-    """Return whether two names differ only by case, signs like `_`, or one missing, wrong or swapped letter.
+    """True if two names differ only by case, signs like `_`, or one missing, wrong or swapped letter.
 
     A different last letter makes another name: `ShipA` and `ShipB`, `ChargeCard` and `ChargeCards` may both exist.
     """
@@ -149,7 +149,7 @@ def is_typo(name: str, other: str) -> bool:
 
 
 def _shared(one: str, two: str) -> int:
-    """Return the length of the common beginning."""
+    """Return the length of the common prefix."""
     differs = (place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
     return next(differs, min(len(one), len(two)))
 
@@ -167,7 +167,7 @@ def format_names(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """One message of a gate, as it is configured."""
+    """One configured message of a gate."""
 
     gate: str
     part: str  # send or decline
@@ -181,7 +181,7 @@ class Sent:
 
 
 def read_sent(gates: Mapping[str, Mapping[str, JSON]]) -> Sequence[Sent]:
-    """Return the messages of these gates; leave out invalid ones, which other checks report."""
+    """Return the messages of these gates; skip invalid ones, which other checks report."""
     return [sent for gate, words in gates.items() for part in PARTS for sent in _sent(gate, part, words.get(part))]
 
 

@@ -1,4 +1,4 @@
-"""The changes that clients would have seen of an execution, from its exported history alone: no engine, no worker.
+"""The changes of an execution visible to clients, from its exported history alone: no engine, no worker.
 
 The gates are decided by the same rules as in a poll (`gate_rules.Rule`), event by event.
 """
@@ -47,7 +47,7 @@ class State:
     original_run_id: str = ""  # the run that resets go back to
     first_run_id: str = ""
     memo: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
-    encrypted: str | None = None  # the encoding of memo fields that cannot be read
+    encrypted: str | None = None  # the encoding of unreadable memo fields
     cancel_requested: bool = False
     paused: str | None = None
     end: Execution | None = None
@@ -57,7 +57,7 @@ def replay(history: JSON, gates: Mapping[str, Gate]) -> Sequence[Replayed]:
     """Return each change that a client would have seen.
 
     Raises:
-        ConfigError: this is no history of a Temporal execution, or a gate is invalid.
+        ConfigError: not a history of a Temporal execution, or a gate is invalid.
     """
     try:
         rules = read_rules(gates)
@@ -106,7 +106,7 @@ def _apply(state: State, event: HistoryEvent, wanted: EventFilter) -> State:
             return _with_memo(state, started.memo.fields)
         case "properties_modified":
             return _with_memo(state, event.workflow_properties_modified_event_attributes.upserted_memo.fields)
-        case "task_failed":  # that of a reset names the new run
+        case "task_failed":  # after a reset, it names the new run
             return replace(state, run_id=event.workflow_task_failed_event_attributes.new_run_id or state.run_id)
         case "execution_cancel_requested":
             return replace(state, cancel_requested=True)

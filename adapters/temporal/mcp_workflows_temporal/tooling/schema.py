@@ -1,4 +1,4 @@
-"""Help for authors of workflows: schemas from type hints, handlers compared with gates, and files to embed."""
+"""Tools for authors of workflows: schemas from type hints, handlers compared with gates, and files to embed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Schema = dict[str, Any]  # a JSON Schema
 _ANSWER_FIELD = re.compile(r"\{\{\s*answer\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 
 _ZONES: Final[Mapping[object, str]] = {"aware": r"([Zz]|[+-]\d\d:\d\d)$", "naive": r"[Tt]\d\d:\d\d:\d\d(\.\d+)?$"}
-"""The end of a date-time that needs a zone, and of one that must have none."""
+"""The end of a date-time that requires a zone, and of one that must have none."""
 
 
 class _JsonSchema(ArgumentSchema):
-    """Writes down the zone that a type needs: `format: date-time` is for dates with a zone and without."""
+    """Adds the zone that a type requires: `format: date-time` is for dates with and without a zone."""
 
     def datetime_schema(self, schema: DatetimeSchema) -> Schema:
         pattern = _ZONES.get(schema.get("tz_constraint"))
@@ -44,7 +44,7 @@ def read_schema(reference: str) -> WorkflowSchema:
     """Return the schemas of `module:WorkflowClass`.
 
     Raises:
-        ConfigError: the class cannot be imported, is no workflow, or its hints give no JSON Schema.
+        ConfigError: the class cannot be imported, is not a workflow, or its hints produce no JSON Schema.
     """
     workflow = load_attribute(reference, "WorkflowClass")
     # The SDK (1.35) has no public access to the definition that its decorators attach.
@@ -70,7 +70,7 @@ def read_schema(reference: str) -> WorkflowSchema:
 
 
 def _object_schema(hint: Any, mode: Literal["validation", "serialization"]) -> Schema | None:  # Any: a type hint
-    """Return the schema of a hint if it is one of an object; resolve a recursive model's reference at the root."""
+    """Return the schema of a hint if it describes an object; resolve a recursive model's reference at the root."""
     adapter: TypeAdapter[Any] = TypeAdapter(hint)  # Any: the type of the hint
     schema = adapter.json_schema(mode=mode, schema_generator=_JsonSchema)
     if "$ref" in schema:
@@ -95,9 +95,9 @@ def _properties(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any
 
 
 def _arguments(parameters: Sequence[inspect.Parameter]) -> str | list[str]:
-    """Return a template that passes all parameters: with fewer the SDK's worker ignores their types (1.35).
+    """Return a template that passes all parameters: with fewer, the SDK's worker ignores their types (1.35).
 
-    It is one expression for the whole list, as a list of placeholders leaves out absent values at its end.
+    It is one expression for the whole list, as a list of placeholders omits absent values at its end.
     """
     if not parameters:
         return []
@@ -121,16 +121,16 @@ _PLURALS: Final[Mapping[str, str]] = {"signal": "signals", "update": "updates", 
 def find_mismatches(
     reference: str, workflow: str, named: Sequence[Reference], gates: Mapping[str, Mapping[str, JSON]]
 ) -> Mapping[str, str]:
-    """Return what `module:WorkflowClass` contradicts, by setting: its type, handlers, and arguments these do not take.
+    """Return the settings that `module:WorkflowClass` contradicts: its type, handlers, and their argument counts.
 
-    A workflow may register handlers as it runs, so a missing one counts only if it has another with almost its name.
+    A workflow may register handlers as it runs, so a missing one counts only if another has a very similar name.
 
     Raises:
         ConfigError: the workflow cannot be imported.
     """
     definition = getattr(load_attribute(reference, "WorkflowClass"), "__temporal_workflow_definition", None)
     found: dict[str, str] = {}
-    name: str | None = getattr(definition, "name", None)  # None: it takes every type
+    name: str | None = getattr(definition, "name", None)  # None: it accepts every type
     if name is not None and workflow and name != workflow:
         found["workflow"] = f"{reference} is the workflow type {name!r}, and not {workflow!r}"
     for each in named:
@@ -164,7 +164,7 @@ def _mismatch(sent: Sent, ask: Mapping[str, JSON], handler: Any) -> str | None: 
 
 
 def _left_empty(args: Sequence[JSON], schema: Mapping[str, JSON]) -> Sequence[str]:
-    """Return the fields of the answer at the end of a list that the person may leave empty."""
+    """Return the answer's fields at the end of a list that the person may leave empty."""
     required: JSON = schema.get("required")
     needed: Sequence[JSON] = cast("Sequence[JSON]", required) if isinstance(required, list) else ()
     found: list[str] = []
