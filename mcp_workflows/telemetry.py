@@ -1,6 +1,6 @@
 """Traces and metrics by OpenTelemetry's API: the instruments and their names; the sidecar exports them.
 
-Without an OpenTelemetry SDK in the process all of this does next to nothing. Labels come from the configuration and
+Without an OpenTelemetry SDK in the process, recording costs almost nothing. Labels come from the configuration and
 from closed sets, never from a client: no ids of tasks, no principals.
 """
 
@@ -136,8 +136,8 @@ class Telemetry:
             for name, metric in METRICS.items()
             if metric.kind == "histogram"
         }
-        # They are there before anything happens, as an alert needs to see them rise. With the labels they have later:
-        # to Prometheus no label and an empty one are the same, and of two such series it keeps the first.
+        # These counters start at 0, so that `increase()` sees the first event. Prometheus treats a missing and an empty
+        # label alike, and keeps only the first of two such series: so they have their final labels.
         for name in ("denials", "failed_lookups", "limits_reached", "audit_lost"):
             self._counters[name].add(0, dict.fromkeys(METRICS[name].labels.split(), ""))
         self._counters["event_deliveries"].add(0, {"outcome": "ok"})
@@ -239,7 +239,7 @@ def detach_trace() -> None:
 
 
 def propagated(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the trace for an execution: ours, which continues the client's, or else the client's as it is."""
+    """Return the trace context for an execution: that of the current span, or the client's unchanged."""
     if not trace.get_current_span().is_recording():
         return given
     ours: dict[str, str] = {}

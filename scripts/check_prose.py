@@ -16,6 +16,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parent.parent
 PAGES: Final = ("*.md", "docs/**/*.md", "adapters/*/README.md", "samples/**/README.md")
+CODE: Final = ("mcp_workflows/**/*.py", "adapters/*/mcp_workflows_*/**/*.py", "scripts/*.py", "benchmarks/*.py")
 HISTORY: Final = ROOT / "docs" / "decisions"
 LONGEST: Final = 40  # words of a sentence
 
@@ -91,7 +92,9 @@ def habits(page: str, text: str) -> Iterator[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Check the given pages, or all; return 1 if one has a bad habit."""
-    paths = [Path(each).resolve() for each in arguments] or [each for name in PAGES for each in ROOT.glob(name)]
+    paths = [Path(each).resolve() for each in arguments] or [
+        each for name in (*PAGES, *CODE) for each in ROOT.glob(name)
+    ]
     pages = [each for each in paths if HISTORY not in each.parents]
     found = list[str]()
     for each in pages:

@@ -49,7 +49,7 @@ class LineLimit(logging.Filter):
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if the record is to be logged."""
+        """Return True if the record may be logged."""
         if hasattr(record, _PASSED) or record.levelno < logging.INFO:
             return True
         setattr(record, _PASSED, True)

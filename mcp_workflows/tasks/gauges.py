@@ -25,7 +25,7 @@ from mcp_workflows.telemetry import Labels, Telemetry
 
 logger = logging.getLogger(__name__)
 
-FRESH: Final = 5.0  # seconds for which a count is fresh
+FRESH: Final = 5.0  # seconds for which a count is reused
 EVERY: Final = 15.0  # seconds between counts while a collector reads them without asking for fresh ones
 _WANTED: Final = 300.0  # seconds from the last collection until counting stops
 _TIMEOUT: Final = 5.0  # seconds for the store

@@ -379,7 +379,7 @@ async def a_wait_is_over_when_the_execution_has_ended(subject: Subject, adapter:
 
 @Needs(capability=Waits)
 async def a_wait_can_be_given_up_at_once(subject: Subject, adapter: Adapter) -> None:
-    """A wait ends when it is cancelled, and the adapter goes on."""
+    """A wait ends when it is cancelled, and the adapter still works."""
     assert isinstance(adapter, Waits)
     async with cancelled_afterwards(subject, adapter, new_start(subject.endless)) as ref:
         with anyio.fail_after(subject.call_timeout):

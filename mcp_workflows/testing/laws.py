@@ -416,7 +416,7 @@ async def starting_at_once_from_two_replicas_leaves_one_execution(subject: Subje
 
 @Needs(starts=FINDABLE)
 async def of_two_started_one_after_the_other_the_first_goes_on(subject: Subject, adapter: Adapter) -> None:
-    """Of two executions under one key the first goes on, and the second is cancelled."""
+    """Of two executions under one key the first continues, and the second is cancelled."""
     start = new_start(subject.endless)
     async with cancelled_afterwards(subject, adapter, start) as first:
         second = await adapter.start(start)

@@ -24,17 +24,17 @@ class Host(Protocol):
     """Everything that is nondeterministic or has effects.
 
     The effects, their arguments, and their results:
-        sys.now {} -> seconds since 1970 (float).
-        uuid.generate {} -> str.
-        sys.sleep {seconds: int | float} -> None (also the delays of `retry` and sys.sleep_until).
-        sys.log {severity: str, and text: str, data or json: a value} -> None.
-        http.request {method, url (with its query), headers: {str: str}, body: base64 str | None, timeout: seconds,
+        - sys.now {} -> seconds since 1970 (float).
+        - uuid.generate {} -> str.
+        - sys.sleep {seconds: int | float} -> None (also the delays of `retry` and sys.sleep_until).
+        - sys.log {severity: str, and text: str, data or json: a value} -> None.
+        - http.request {method, url (with its query), headers: {str: str}, body: base64 str | None, timeout: seconds,
             auth: {type: OIDC | OAuth2, audience?, scope?, scopes?} | None}
             -> {code: int, headers: {lower-case name: str}, body: base64 str}, for any code. The language makes the
             HttpError and decodes the body. Without a response it raises failure(tag, "...") of CONNECTION_FAILED
             (never connected), CONNECTION (connection lost), TIMEOUT or AUTH.
-        events.create_callback_endpoint {http_callback_method: str} -> {"url": str, ...}.
-        events.await_callback {callback: the map of create, timeout: seconds}
+        - events.create_callback_endpoint {http_callback_method: str} -> {"url": str, ...}.
+        - events.await_callback {callback: the map of create, timeout: seconds}
             -> {http_request: {body, headers, method, query, url}, received_time: str, type: "HTTP"}.
             Raises failure(Tag.TIMEOUT, "...") without a request.
     Raised WorkflowErrors are also results, and are journaled. Results may be kept and are never changed.
