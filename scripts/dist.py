@@ -113,7 +113,7 @@ def registry_entry(addresses: Addresses) -> Mapping[str, Any]:  # Any: JSON
             },
             {
                 "registryType": "oci",
-                "identifier": f"ghcr.io/{'/'.join(addresses.repository.split('/')[-2:])}:{version}",
+                "identifier": f"ghcr.io/{'/'.join(addresses.repository.split('/')[-2:]).lower()}:{version}",
                 "runtimeHint": "docker",
                 "runtimeArguments": [{**mount, "isRequired": True, "variables": {"config": config}}],
                 "packageArguments": [serve, {"type": "positional", "value": "/config/workflows.yaml"}],
@@ -189,6 +189,19 @@ def serve(commands: Path, folder: Path) -> None:
         served.stop()
 
 
+def unreleased() -> Sequence[str]:
+    """Return the places that say that the project has no release."""
+    pages = [path for name in ("*.md", "docs/**/*.md", "adapters/*/README.md") for path in ROOT.glob(name)]
+    denial = re.compile(r"Until the first release|\(unreleased\)|There is no release yet")
+    return [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in pages
+        if "decisions" not in path.parts
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if denial.search(line)
+    ]
+
+
 def main(tools: Path, *arguments: str) -> None:
     """Build and check the distributions; without `--release`, also try them with each Python."""
     addresses = Addresses.read()
@@ -198,6 +211,8 @@ def main(tools: Path, *arguments: str) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     if is_release and os.environ.get("GITHUB_REF_NAME", f"v{version}") != f"v{version}":
         raise SystemExit(f"the tag {os.environ['GITHUB_REF_NAME']} is not v{version}, the version in pyproject.toml")
+    if is_release and (denials := unreleased()):
+        raise SystemExit("\n".join(["these texts deny the release; change them:", *denials]))
     build(tools, addresses)
     wrong = [line for wheel in sorted(DIST.glob("*.whl")) for line in complaints(wheel)]
     if wrong:

@@ -119,6 +119,14 @@ def test_a_release_needs_the_addresses() -> None:
     assert "fill in the repository and the site under [tool.publication]" in done.stderr
 
 
+def test_a_release_refuses_texts_that_deny_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "README.md").write_text("# x\n\nUntil the first release, build it.\n")
+    (tmp_path / "CHANGELOG.md").write_text("## 0.2.0 (unreleased)\n")
+    (tmp_path / "SECURITY.md").write_text("Report it.\n")
+    monkeypatch.setattr(dist, "ROOT", tmp_path)
+    assert sorted(dist.unreleased()) == ["CHANGELOG.md:1", "README.md:3"]
+
+
 def test_links_out_of_the_documentation_lead_to_the_repository() -> None:
     page, place = ROOT / "docs" / "use" / "page.md", Path("use/page.md")
     text = "[a](../../samples/orders) [b](../secure/access.md#rules) [c](#here) [`d`](../../CHANGELOG.md) `[e](x.md)`"

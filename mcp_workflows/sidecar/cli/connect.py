@@ -149,9 +149,10 @@ def connect(
     else:
         here = shutil.which(DISTRIBUTION, path=sysconfig.get_path("scripts")) or shutil.which(DISTRIBUTION)
         executable = str(Path(here or sys.argv[0]).absolute())
+        mentioned: Mapping[str, str | None] = {} if config.suffix == ".py" else variables_in(config)
         variables = [
             Variable(name=variable, default=default, is_set=bool(os.environ.get(variable)))
-            for variable, default in ({} if config.suffix == ".py" else variables_in(config)).items()
+            for variable, default in mentioned.items()
         ]
         target = Target(name=name, command=[executable, "serve", str(config.resolve())], variables=variables)
     if write:
