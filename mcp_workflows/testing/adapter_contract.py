@@ -211,7 +211,7 @@ async def a_log_is_a_text_that_tells_no_secret(subject: Subject, adapter: Adapte
     await until_ended(subject, adapter, ref)
     text = ""
     with anyio.move_on_after(subject.timeout):  # an engine may collect the lines after the end
-        while not (text := await adapter.log(ref)):
+        while not (text := await adapter.log(ref)):  # noqa: ASYNC110  # nothing reports new lines
             await anyio.sleep(0.2)
     assert len(text.encode()) <= MAX_LOG
     assert_clean(subject, text)
