@@ -1,7 +1,7 @@
-"""Forms: the flat schemas that MCP clients show to people (`requestedSchema` of `elicitation/create`); pure.
+"""Forms: the flat schemas that MCP clients show to a person (`requestedSchema` of `elicitation/create`); pure.
 
-Workflows pass schemas written by pydantic and others. Strict clients refuse keywords that MCP does not define, so a
-schema is flattened here: references are replaced by their targets, and nullable values by optional ones. Source: MCP
+Workflows supply schemas as pydantic or other tools write them. Strict clients refuse any keyword beyond MCP's, so
+schemas are flattened here: references are replaced by their targets, and nullable fields by optional ones. Source: MCP
 2026-07-28, elicitation, "Requested Schema".
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
-_Object = Mapping[str, Any]  # Any: JSON, from any author
+_Object = Mapping[str, Any]  # Any: JSON from any author
 
 _FORM_KEYS: Final = ("$schema", "type", "properties", "required")  # Codex CLI refuses any other (openai/codex#31163)
 _FORMATS: Final = frozenset({"email", "uri", "date", "date-time"})  # those of MCP's StringSchema
@@ -45,7 +45,7 @@ def read_form(schema: _Object | type) -> dict[str, Any]:
 
 
 def flat_form(schema: _Object) -> dict[str, Any]:
-    """Return the schema as a form, where a form can express it. A form is returned unchanged."""
+    """Return the schema as a form if a form can express it; a form stays unchanged."""
     defined = {**_as_object(schema.get("definitions")), **_as_object(schema.get("$defs"))}
     top, _ = _flat(schema, defined)
     form: dict[str, Any] = {key: top[key] for key in _FORM_KEYS if key in top}
@@ -62,7 +62,7 @@ def flat_form(schema: _Object) -> dict[str, Any]:
 
 
 def _flat_field(rules: _Object, defined: _Object, *, is_item: bool = False) -> tuple[dict[str, Any], bool]:
-    """Return a field of a form (or an item of one), and True if it may be null: then it becomes optional."""
+    """Return a field of a form (or an item of one), and True if it is nullable, so that it can be left out."""
     field, nullable = _flat(rules, defined)
     if "const" in field:
         field["enum"] = [field.pop("const")]
@@ -89,7 +89,7 @@ def _flat_field(rules: _Object, defined: _Object, *, is_item: bool = False) -> t
 
 
 def _use_bounds(field: dict[str, Any]) -> None:
-    """Express bounds with `minimum` and `maximum`, the only keywords that MCP has for integers."""
+    """Express other integer limits with `minimum` and `maximum`, the only ones that MCP has."""
     for word, other, step in (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1)):
         if isinstance(field.get(other), int) and word not in field:
             field[word] = field.pop(other) + step
@@ -100,7 +100,7 @@ def _use_bounds(field: dict[str, Any]) -> None:
 
 
 def _flat(rules: _Object, defined: _Object) -> tuple[dict[str, Any], bool]:
-    """Return a schema with references and alternatives resolved, and True if one of these is null."""
+    """Return a schema with references and alternatives resolved, and True if it is nullable."""
     found, nullable = dict(rules), False
     for _ in range(_DEEPEST):
         inner: _Object | None = None
@@ -128,12 +128,12 @@ def _flat(rules: _Object, defined: _Object) -> tuple[dict[str, Any], bool]:
 
 
 def _named(rules: _Object, defined: _Object) -> _Object:
-    """Return the target of a reference; any other schema unchanged."""
+    """Return the target of a reference; return anything else unchanged."""
     return _as_object(defined.get(str(rules["$ref"]).rpartition("/")[2])) if "$ref" in rules else rules
 
 
 def _merged(options: Sequence[_Object]) -> _Object | None:
-    """Return one schema for all options; None if no form field can represent them."""
+    """Return one schema for all of these, or None if no form can ask for any of them at once."""
     options = [each for each in options if isinstance(each.get("enum", []), list)]
     if not options:
         return None
@@ -153,7 +153,7 @@ def _merged(options: Sequence[_Object]) -> _Object | None:
 
 
 def field_problem(field: object, *, only_choices: bool = False) -> str | None:
-    """Return the reason why no client can show this field, or None. `only_choices`: a list must define its choices.
+    """Return why no client can show this field, or None; `only_choices`: a list must name its choices.
 
     A workflow may ask for a list of free texts, which some clients show although MCP has no such field.
     """
