@@ -31,7 +31,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    tools = Path(commands.run([str(ROOT / "scripts" / "install-uv")], cwd=ROOT).stdout.strip()).parent
+    tools = commands.run([str(ROOT / "scripts" / "install-tools")], cwd=ROOT).stdout.strip()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(site, "WORK", folder / "work")
         patch.setattr(site, "SITE", folder / "site")
