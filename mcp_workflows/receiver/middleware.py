@@ -1,5 +1,4 @@
-"""The middleware that serves our tools and tasks, in two parts around the server's middleware; it passes the rest
-on."""
+"""The middleware that serves our tools and tasks and passes on the rest, in two parts around the server's own."""
 
 from __future__ import annotations
 
